@@ -1,0 +1,143 @@
+"""A file that appears under its name only when it is complete.
+
+It is written beside its target as ``.NAME.partial``, made durable, then renamed over the target in one step. Until
+then the target, old or absent, stays as it is. A lock on the work file keeps two runs from writing one target; what a
+killed run left behind is discarded by the next one. Knows nothing of what is written.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.errors import OutputError, StorageError
+
+STREAM_BYTES = 1 << 20
+
+
+class WorkFile:
+    """The unfinished form of one output file.
+
+    A target that is a symbolic link stays one: the file it points to is replaced. A replaced file keeps its
+    permissions, a new one gets those of the umask.
+
+    Args:
+        path: the target.
+        overwrite: whether an existing file may be replaced.
+        forbidden: a file that is read meanwhile and must not be written.
+
+    Attributes:
+        stream: write here, and do not close it.
+
+    Raises:
+        OutputError: the target cannot be created, exists, is ``forbidden``, or is being written by another run.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool, forbidden: Path) -> None:
+        self.path = path
+        self._overwrite = overwrite
+        self._target = Path(os.path.realpath(path))
+        self._work = self._target.with_name(f".{self._target.name}.partial")
+        try:
+            for place in (self._target, self._work):
+                if place.exists() and place.samefile(forbidden):
+                    raise OutputError(f"output {str(path)!r} is the input", "write to another file")
+            self._check_target()
+            self.stream = os.fdopen(_open_locked(self._work), "wb", buffering=STREAM_BYTES)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"another run is writing output {str(path)!r}", "wait for its end, or write to another file"
+            ) from error
+        except FileNotFoundError as error:
+            raise OutputError(
+                f"output {str(path)!r} cannot be created: there is no folder {str(self._target.parent)!r}",
+                "create the folder first",
+            ) from error
+        except OSError as error:
+            raise OutputError(
+                f"output {str(path)!r} cannot be created: {error.strerror}", "write to another folder"
+            ) from error
+
+    def commit(self) -> None:
+        """Make the written bytes durable and put them in place of the target.
+
+        Raises:
+            StorageError: the device failed or is full; the target is as before.
+            OutputError: the target came into being meanwhile and may not be overwritten.
+        """
+        with storage_errors(self.path):
+            self.stream.flush()
+            replaced = self._check_target()
+            if replaced is not None:
+                os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode))
+            os.fsync(self.stream.fileno())
+            os.replace(self._work, self._target)
+            self.stream.close()
+            _sync_folder(self._target.parent)
+
+    def discard(self) -> None:
+        """Remove the unfinished file, if it was not committed; never fails."""
+        if self.stream.closed:
+            return
+        with suppress(OSError):
+            self._work.unlink()
+        with suppress(OSError):
+            self.stream.close()
+
+    def _check_target(self) -> os.stat_result | None:
+        """The state of the file that will be replaced, if there is one."""
+        try:
+            found = self._target.stat()
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(found.st_mode):
+            raise OutputError(f"output {str(self.path)!r} is a folder", "name a file in it")
+        if not stat.S_ISREG(found.st_mode):
+            raise OutputError(f"output {str(self.path)!r} is not a regular file", "name a regular file")
+        if not self._overwrite:
+            raise OutputError(f"output {str(self.path)!r} exists already", "replace it with --overwrite")
+        return found
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a failing device, wherever it shows while ``path`` is written, into a ``StorageError``."""
+    try:
+        yield
+    except OSError as error:
+        reason = " ".join((error.strerror or str(error)).split())
+        raise StorageError(
+            f"writing output {str(path)!r} failed: {reason}", "make room on the device, then run the same command again"
+        ) from error
+
+
+def _open_locked(work: Path) -> int:
+    """A descriptor of an empty, locked file that has this name and no other."""
+    while True:
+        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(descriptor)
+            is_named = work.exists() and os.path.samestat(found, work.stat())
+            if is_named and found.st_size == 0:
+                return descriptor
+            if is_named:  # left by a killed run
+                work.unlink(missing_ok=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another run renamed or removed it between open and lock, or it was just unlinked
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
+    finally:
+        os.close(descriptor)
