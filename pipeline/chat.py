@@ -1,0 +1,185 @@
+"""The chat around a row: rendering the template once, and cutting it where no text can reach.
+
+Knows the tokenizer and the task, and nothing of rows.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Encoding, Tokenizer
+
+from pipeline.errors import ModelError
+from pipeline.task import Task
+
+# Private-use characters: they stand in no template, and no template trims them.
+SENTINEL = "\ue000\ue001\ue002"
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A rendered chat with one row's text taken out.
+
+    Attributes:
+        head: up to the last control token before the text; may be empty.
+        left: fixed words between head and text.
+        right: fixed words between text and tail.
+        tail: from the first control token after the text, with the start of the answer; may be empty.
+        bos_ids: tokens that stand before ``head`` and are in no text (models without a chat template).
+        end_of_turn: the token that ends an answer.
+    """
+
+    head: str
+    left: str
+    right: str
+    tail: str
+    bos_ids: tuple[int, ...]
+    end_of_turn: int
+
+    def whole(self, text: str) -> str:
+        """The whole chat with a text put in."""
+        return self.head + self.left + text + self.right + self.tail
+
+
+def render_chat(task: Task, tokenizer: Any) -> Chat:
+    """Render the task's chat once and cut it around the text.
+
+    Args:
+        task: gives the messages and the start of the answer.
+        tokenizer: a transformers fast tokenizer.
+
+    Raises:
+        ModelError: the chat template does not carry a user message verbatim.
+    """
+    if tokenizer.chat_template is None:
+        return _plain_chat(task, tokenizer)
+    messages = _messages(task, tokenizer)
+    rendered = _apply(tokenizer, messages, add_generation_prompt=True) + task.answer
+    before, after = _cut_at_sentinel(rendered)
+    controls = control_token_ids(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    head_end = max((end for token, (_, end) in _tokens(backend, before) if token in controls), default=0)
+    tail_start = min((start for token, (start, _) in _tokens(backend, after) if token in controls), default=len(after))
+    return Chat(
+        head=before[:head_end],
+        left=before[head_end:],
+        right=after[:tail_start],
+        tail=after[tail_start:],
+        bos_ids=(),
+        end_of_turn=_end_of_turn(tokenizer, messages, controls),
+    )
+
+
+def control_token_ids(tokenizer: Any) -> frozenset[int]:
+    """Ids of all added tokens that are more than white space: none of them may come from a row's text.
+
+    Special or not: `<think>` and `<tool_call>` of Qwen3 steer a model and are not marked special. The unknown-token is
+    left out, since a text may rightly contain characters that a tokenizer does not know.
+    """
+    added = tokenizer.added_tokens_decoder
+    return frozenset(
+        token_id
+        for token_id, token in added.items()
+        if (token.special or token.content.strip()) and token_id != tokenizer.unk_token_id
+    )
+
+
+def plain_tokenizer(tokenizer: Any) -> Tokenizer:
+    """A backend tokenizer like the given one that recognises no control tokens: their text is plain characters."""
+    definition = json.loads(tokenizer.backend_tokenizer.to_str())
+    controls = control_token_ids(tokenizer)
+    definition["added_tokens"] = [
+        token for token in definition["added_tokens"] if token["id"] not in controls and not token["special"]
+    ]
+    definition["post_processor"] = None
+    plain = Tokenizer.from_str(json.dumps(definition))
+    plain.no_truncation()
+    plain.no_padding()
+    return plain
+
+
+def continuation_ids(label: str, chat: Chat, answer: str, plain: Tokenizer) -> tuple[int, ...]:
+    """Tokens of a label as the model would answer it, end of turn included.
+
+    A label is encoded on its own, with a leading space when a prefilled answer stands before it. It is encoded behind
+    one neutral character, whose tokens are then taken off, since some tokenizers (SentencePiece with a dummy prefix)
+    add a space of their own at the start of a text but not within it.
+    """
+    anchor = ":" if answer.strip() else "\n"
+    spaced = f" {label}" if answer and not answer[-1].isspace() else label
+    anchor_ids = plain.encode(anchor, add_special_tokens=False).ids
+    anchored = plain.encode(anchor + spaced, add_special_tokens=False).ids
+    if anchored[: len(anchor_ids)] == anchor_ids and len(anchored) > len(anchor_ids):
+        own = anchored[len(anchor_ids) :]
+    else:
+        own = plain.encode(spaced, add_special_tokens=False).ids
+    return (*own, chat.end_of_turn)
+
+
+def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
+    """System and user turns; one user turn for templates that refuse or drop a system role."""
+    system, user = task.system_message(), task.user_message(SENTINEL)
+    if not system:
+        return [{"role": "user", "content": user}]
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    try:
+        if system.strip() in _apply(tokenizer, turns, add_generation_prompt=True):
+            return turns
+    except Exception as error:  # a template raises whatever it likes
+        if isinstance(error, MemoryError):
+            raise
+    return [{"role": "user", "content": f"{system}\n\n{user}"}]
+
+
+def _apply(tokenizer: Any, messages: Sequence[dict[str, str]], **options: Any) -> str:
+    # Qwen3 and SmolLM3 answer at once, not after a thought, with this switch; other templates do not know it
+    rendered: str = tokenizer.apply_chat_template(list(messages), tokenize=False, enable_thinking=False, **options)
+    return rendered
+
+
+def _cut_at_sentinel(rendered: str) -> tuple[str, str]:
+    before, *rest = rendered.split(SENTINEL)
+    if len(rest) != 1:
+        raise ModelError(
+            f"the model's chat template puts the text into the prompt {len(rest)} times, not once",
+            "use a model with a plain chat template",
+        )
+    return before, rest[0]
+
+
+def _tokens(backend: Tokenizer, text: str) -> list[tuple[int, tuple[int, int]]]:
+    """(token id, (start, end) characters) of a text, control tokens recognised."""
+    encoding: Encoding = backend.encode(text, add_special_tokens=False)
+    return list(zip(encoding.ids, encoding.offsets, strict=True))
+
+
+def _end_of_turn(tokenizer: Any, messages: Sequence[dict[str, str]], controls: frozenset[int]) -> int:
+    """The control token that follows an answer in the chat template, else the tokenizer's end of sequence.
+
+    Some models end a turn with a token of its own (Gemma's `<end_of_turn>`) that is not their end of sequence.
+    """
+    turns = [*({**turn, "content": turn["content"].replace(SENTINEL, "x")} for turn in messages)]
+    rendered = _apply(tokenizer, [*turns, {"role": "assistant", "content": SENTINEL}])
+    after = rendered.rpartition(SENTINEL)[2]
+    tokens = _tokens(tokenizer.backend_tokenizer, after)
+    if tokens and tokens[0][0] in controls and not after[: tokens[0][1][0]].strip():
+        return tokens[0][0]
+    return _eos(tokenizer)
+
+
+def _eos(tokenizer: Any) -> int:
+    if tokenizer.eos_token_id is None:
+        raise ModelError("the model's tokenizer has no end-of-sequence token", "use a causal language model")
+    return int(tokenizer.eos_token_id)
+
+
+def _plain_chat(task: Task, tokenizer: Any) -> Chat:
+    """For models without a chat template: system and user text, then the answer on a new line."""
+    system = task.system_message()
+    user = task.user_message(SENTINEL)
+    before, after = _cut_at_sentinel((f"{system}\n\n" if system else "") + user + "\n" + task.answer)
+    with_special = tokenizer("x", add_special_tokens=True)["input_ids"]
+    without = tokenizer("x", add_special_tokens=False)["input_ids"]
+    n_bos = next((i for i in range(len(with_special)) if with_special[i : i + len(without)] == without), 0)
+    return Chat("", before, after, "", tuple(with_special[:n_bos]), _eos(tokenizer))

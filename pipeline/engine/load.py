@@ -1,0 +1,103 @@
+"""Finding and loading a model: the embedded one, a local folder or GGUF file, or a model hub name.
+
+Only safetensors and GGUF weights are read; pickled weights and code that comes with a model run only with
+``trust_remote_code``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+
+from pipeline.engine.embedded import embedded_model
+from pipeline.engine.model import Model
+from pipeline.errors import ModelError, UsageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+WAYS_OUT = (
+    "give --model a folder with config.json and safetensors, a .gguf file, a name the hub knows (needs a network), "
+    "or embedded"
+)
+
+
+def load_model(
+    name: str = "embedded",
+    *,
+    revision: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+) -> Model:
+    """Load a causal language model and its tokenizer for inference.
+
+    Args:
+        name: ``embedded``, a folder, a GGUF file, or a model hub name.
+        revision: branch, tag or commit on the hub.
+        device: ``auto`` (the best that accelerate finds), ``cpu``, ``cuda`` or ``mps``.
+        dtype: ``auto`` (float32 on CPU, bfloat16 or float16 on accelerators), ``float32``, ``bfloat16``, ``float16``.
+        trust_remote_code: also run code that comes with the model, and read pickled weights.
+
+    Raises:
+        ModelError: not found, not loadable, or not a causal language model with a fast tokenizer.
+        UsageError: this machine has no such device.
+    """
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    target = _device(device)
+    weights_dtype = _dtype(dtype, target)
+    source = _source(name, revision)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
+        lm = transformers.AutoModelForCausalLM.from_pretrained(
+            **source,
+            dtype=weights_dtype,
+            device_map={"": target},
+            trust_remote_code=trust_remote_code,
+            use_safetensors=None if trust_remote_code else True,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"cannot load model {name!r}: {reason[:300]}", WAYS_OUT) from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise ModelError(f"model {name!r} has no fast tokenizer (tokenizer.json)", WAYS_OUT)
+    return Model(lm.eval(), tokenizer, target, weights_dtype, name)
+
+
+def _source(name: str, revision: str | None) -> dict[str, Any]:
+    """What ``from_pretrained`` is to read."""
+    if name == "embedded":
+        return {"pretrained_model_name_or_path": str(embedded_model())}
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"there is no model file {name!r}", WAYS_OUT)
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model folder {name!r} has no config.json", WAYS_OUT)
+        return {"pretrained_model_name_or_path": name}
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"there is no model folder {name!r}", WAYS_OUT)
+    return {"pretrained_model_name_or_path": name, "revision": revision or "main"}
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device(PartialState().device)
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[device]:
+        found = ", ".join(name for name, there in available.items() if there)
+        raise UsageError(f"--device {device}: this machine (or this build of torch) has none; found: {found}")
+    return torch.device(device)
+
+
+def _dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype != "auto":
+        return DTYPES[dtype]
+    if device.type == "cpu":
+        return torch.float32
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.bfloat16
+    return torch.float16

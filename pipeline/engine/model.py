@@ -1,0 +1,89 @@
+"""A causal language model in memory, and the two things every engine asks of it: prefix states and edge scores."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import DynamicCache
+
+from pipeline.continuations import ContinuationTree
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded causal language model.
+
+    Attributes:
+        lm: the transformers model, in eval mode, on ``device``.
+        tokenizer: its tokenizer.
+        device: where it runs.
+        dtype: type of its weights.
+        name: what the user asked for, for messages.
+    """
+
+    lm: Any
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+    name: str
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens the model was made for."""
+        config = self.lm.config.get_text_config(decoder=True)
+        return int(getattr(config, "max_position_embeddings", None) or 2048)
+
+    @cached_property
+    def weights_digest(self) -> str:
+        """SHA-256 over names, types, shapes and values of all weights."""
+        digest = hashlib.sha256()
+        for name, weights in self.lm.state_dict().items():
+            digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
+            digest.update(weights.contiguous().flatten().view(torch.uint8).cpu().numpy())
+        return digest.hexdigest()
+
+    @cached_property
+    def has_sliding_window(self) -> bool:
+        """Whether any layer sees only the most recent tokens."""
+        config = self.lm.config.get_text_config(decoder=True)
+        layer_types = getattr(config, "layer_types", None)
+        if layer_types is not None:
+            return any(kind != "full_attention" for kind in layer_types)
+        return getattr(config, "sliding_window", None) is not None
+
+
+@torch.inference_mode()
+def prefix_states(model: Model, prefix_ids: tuple[int, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Keys and values of the shared prefix, per layer, each (1, kv heads, P, head dim); with an empty prefix P is 0.
+
+    A plain ``DynamicCache()``: one built from a sliding-window config would drop early positions.
+    """
+    cache: Any = DynamicCache()
+    # an empty prefix still needs tensors of the right shape and type, so one token is run and cut off
+    token_ids = torch.tensor([prefix_ids or (0,)], device=model.device)
+    model.lm(input_ids=token_ids, cache=cache, use_cache=True, logits_to_keep=1)
+    n_prefix = len(prefix_ids)
+    return tuple((layer.keys[:, :, :n_prefix], layer.values[:, :, :n_prefix]) for layer in cache.layers)
+
+
+def edge_scores(logits: Tensor, tree: ContinuationTree) -> NDArray[np.float32]:
+    """The tree's edge scores from the logits at its nodes.
+
+    Args:
+        logits: (R, 1 + T, V), node 0 being the end of the prompt.
+        tree: says which (node, token) pairs are wanted, and whether as log-probabilities.
+
+    Returns:
+        (R, E) float32.
+    """
+    nodes, tokens = torch.tensor(tree.edges, device=logits.device).T
+    logits = logits.float()
+    scores = logits[:, nodes, tokens]
+    if tree.normalize:
+        scores = scores - logits.logsumexp(dim=-1)[:, nodes]
+    return scores.cpu().numpy()

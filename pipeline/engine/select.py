@@ -1,0 +1,74 @@
+"""Choosing an engine by checking it: whatever is fast must first agree with the reference path on a few rows."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.buckets import Bucket
+from pipeline.continuations import ContinuationTree
+from pipeline.engine.model import Model
+from pipeline.engine.packed import PackedEngine
+from pipeline.engine.padded import PaddedEngine
+from pipeline.engine.single import SingleEngine
+from pipeline.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+# Largest difference of an edge score that is rounding and not a fault.
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+
+# What transformers and torch raise when a model does not take what an engine gives it.
+_MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+
+
+class Engine(Protocol):
+    """Scores the rows of a bucket; all engines give the same numbers, up to rounding."""
+
+    name: str
+
+    def score(self, bucket: Bucket) -> NDArray[np.float32]:
+        """Edge scores (R, E) of a bucket's R rows."""
+        ...
+
+
+Build = Callable[[Model, tuple[int, ...], ContinuationTree], Engine]
+ENGINES: dict[str, Build] = {"packed": PackedEngine, "padded": PaddedEngine, "single": SingleEngine}
+
+
+def choose_engine(
+    kind: str, model: Model, prefix_ids: tuple[int, ...], tree: ContinuationTree, probe: Bucket
+) -> Engine:
+    """The engine asked for, or with ``auto`` the fastest that agrees with the reference path on the probe rows.
+
+    Args:
+        kind: ``auto``, ``packed``, ``padded`` or ``single``.
+        model: the loaded model.
+        prefix_ids: tokens common to every prompt.
+        tree: the label continuations.
+        probe: a few rows of different lengths.
+
+    Raises:
+        ModelError: the model cannot be run at all, or the engine asked for does not agree with the reference path.
+    """
+    reference = SingleEngine(model, prefix_ids, tree)
+    expected = reference.score(probe)
+    if kind == "single":
+        return reference
+    for name in ("packed", "padded") if kind == "auto" else (kind,):
+        try:
+            engine = ENGINES[name](model, prefix_ids, tree)
+            difference = float(np.abs(engine.score(probe) - expected).max())
+            fault = f"scores differ by {difference:.2g} from the reference path"
+        except _MISFITS as error:
+            difference, fault = np.inf, " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        if difference <= TOLERANCE[model.dtype]:
+            return engine
+        if kind != "auto":
+            hint = "use --engine auto, which falls back to an engine that agrees"
+            raise ModelError(f"the {name} engine does not fit model {model.name!r}: {fault}", hint)
+        log.warning("the %s engine does not fit model %r, trying a slower one: %s", name, model.name, fault)
+    return reference

@@ -1,0 +1,50 @@
+"""Run an iterator one step ahead on a second thread, through a one-slot queue."""
+
+import queue
+import threading
+from collections.abc import Generator, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield the items in order while the next one is being made on another thread.
+
+    At most three items exist at once: the one in use, the one in the slot, the one being made. An exception of the
+    iterable is raised here, at its place in the order. Closing this generator ends the thread after its current item.
+    """
+    slot: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(maxsize=1)
+    stop = threading.Event()
+
+    def put(entry: tuple[T | None, BaseException | None, bool]) -> bool:
+        while not stop.is_set():
+            try:
+                slot.put(entry, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put((item, None, False)):
+                    return
+            put((None, None, True))
+        except BaseException as error:  # carried over to the consumer's thread, polars panics included
+            put((None, error, True))
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error, ended = slot.get()
+            if error is not None:
+                raise error
+            if ended:
+                return
+            yield item  # type: ignore[misc]  # only the end carries no item
+    finally:
+        stop.set()
+        thread.join()

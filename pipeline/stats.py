@@ -1,0 +1,62 @@
+"""What a run counts. Plain numbers that the stage adds to and the report reads; never a word of any text."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class RunStats:
+    """Counts of one run.
+
+    Attributes:
+        rows: rows labelled.
+        texts: distinct texts sent through the model; identical texts of one buffer are sent once.
+        labels: rows per label; None counts null labels.
+        statuses: rows per status.
+        fed_tokens: tokens that went through the model for them: their own and those of the labels.
+        padded_tokens: the same with the padding of their buckets.
+        buckets: buckets scored.
+        buffer_rows: rows of the buffer that the model works on, which ``rows`` does not count yet; else 0.
+        buffer_tokens: tokens that this buffer feeds in all.
+        buffer_end_tokens: what ``fed_tokens`` will be at its end.
+        seconds: wall-clock seconds by phase; ``read`` and ``tokenize`` run beside ``model``.
+    """
+
+    rows: int = 0
+    texts: int = 0
+    labels: Counter[str | None] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    fed_tokens: int = 0
+    padded_tokens: int = 0
+    buckets: int = 0
+    buffer_rows: int = 0
+    buffer_tokens: int = 0
+    buffer_end_tokens: int = 0
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the buckets' rectangles that is padding, 0 to 1."""
+        return 1 - self.fed_tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    def begin_buffer(self, n_rows: int, n_tokens: int) -> None:
+        """A buffer of rows goes to the model, which will be fed so many tokens for it."""
+        self.buffer_rows, self.buffer_tokens = n_rows, n_tokens
+        self.buffer_end_tokens = self.fed_tokens + n_tokens
+
+    def end_buffer(self) -> None:
+        """The rows of the buffer are labelled."""
+        self.rows += self.buffer_rows
+        self.buffer_rows = self.buffer_tokens = 0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the wall-clock time of a block to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start

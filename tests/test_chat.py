@@ -1,0 +1,259 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from pipeline.chat import Chat, continuation_ids, control_token_ids, plain_tokenizer, render_chat
+from pipeline.errors import ModelError
+from pipeline.task import Task
+from tests.tiny import CHATML, DROPS_SYSTEM, NO_SYSTEM, THINKING, TOKENIZERS, TRIMMED, tiny_tokenizer
+
+TASK = Task(
+    name="test",
+    text=("text",),
+    template=None,
+    labels=(("billing", "payments"), ("technical", "")),
+    system="One of {labels}.",
+    user="Ticket: {text}\nWhich?",
+    answer="Category:",
+    scoring="auto",
+    calibration="none",
+)
+TEXT = "I was charged\n\ntwice."
+WITH_TEMPLATE = [kind for kind in TOKENIZERS if kind != "without-template"]
+
+
+# ------------------------------------------------------------------------------------------------ rendering
+
+
+def test_a_chat_is_cut_at_the_control_tokens_around_the_text():
+    assert render_chat(TASK, tiny_tokenizer("chatml")) == Chat(
+        head="<|im_start|>system\nOne of billing, technical.<|im_end|>\n<|im_start|>",
+        left="user\nTicket: ",
+        right="\nWhich?",
+        tail="<|im_end|>\n<|im_start|>assistant\nCategory:",
+        bos_ids=(),
+        end_of_turn=tiny_tokenizer("chatml").convert_tokens_to_ids("<|im_end|>"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["chatml", "unk-is-control", "rstrip", "unigram", "prepend-first"])
+def test_with_the_text_put_in_it_is_the_templates_own_chat(kind):
+    tokenizer = tiny_tokenizer(kind)
+    messages = [
+        {"role": "system", "content": "One of billing, technical."},
+        {"role": "user", "content": f"Ticket: {TEXT}\nWhich?"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert render_chat(TASK, tokenizer).whole(TEXT) == rendered + "Category:"
+
+
+def test_control_tokens_that_swallow_white_space_take_it_along():
+    chat = render_chat(TASK, tiny_tokenizer("rstrip"))
+    assert (chat.head[-9:], chat.left, chat.right, chat.tail[:8]) == ("<|user|>\n", "Ticket: ", "\nWhich?", "<|end|>\n")
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM + CHATML, DROPS_SYSTEM], ids=["refuses", "drops"])
+def test_a_template_without_a_system_role_gets_it_in_the_user_turn(template):
+    chat = render_chat(TASK, tiny_tokenizer("chatml", template))
+    assert chat.whole("T") == (
+        "<|im_start|>user\nOne of billing, technical.\n\nTicket: T\nWhich?<|im_end|>\n<|im_start|>assistant\nCategory:"
+    )
+
+
+def test_a_task_without_a_system_turn_has_none():
+    chat = render_chat(replace(TASK, system=""), tiny_tokenizer("chatml"))
+    assert chat.whole("T") == "<|im_start|>user\nTicket: T\nWhich?<|im_end|>\n<|im_start|>assistant\nCategory:"
+
+
+def test_a_template_that_trims_does_not_lose_the_text_nor_the_system_turn():
+    task = replace(TASK, system="  One of {labels}.\n", user="\n{text}  ")
+    chat = render_chat(task, tiny_tokenizer("chatml", TRIMMED))
+    assert chat.whole("T") == (
+        "<|im_start|>system\nOne of billing, technical.<|im_end|>\n"
+        "<|im_start|>user\nT<|im_end|>\n<|im_start|>assistant\nCategory:"
+    )
+
+
+def test_a_model_that_thinks_is_told_not_to():
+    tokenizer = tiny_tokenizer("chatml", THINKING)
+    assert render_chat(TASK, tokenizer).tail.endswith("assistant\n<think>\n\n</think>\n\nCategory:")
+
+
+def test_braces_and_template_code_in_a_task_are_only_words():
+    task = replace(TASK, system="{{{{ 1 + 1 }}}} {{% raw %}}", answer="{{ eos_token }}")
+    chat = render_chat(task, tiny_tokenizer("chatml"))
+    assert "system\n{{ 1 + 1 }} {% raw %}<|im_end|>" in chat.head
+    assert chat.tail.endswith("assistant\n{{ eos_token }}")
+
+
+def test_a_model_without_a_template_gets_plain_text_behind_its_beginning_of_text():
+    tokenizer = tiny_tokenizer("without-template")
+    chat = render_chat(TASK, tokenizer)
+    assert chat.whole("T") == "One of billing, technical.\n\nTicket: T\nWhich?\nCategory:"
+    assert (chat.head, chat.tail) == ("", "")
+    assert chat.bos_ids == (tokenizer.bos_token_id,)
+    assert render_chat(replace(TASK, system=""), tokenizer).whole("T") == "Ticket: T\nWhich?\nCategory:"
+
+
+@pytest.mark.parametrize(
+    ("template", "times"),
+    [
+        (CHATML.replace("{{ m['content'] }}", "{{ m['content'] }}{{ m['content'] }}"), 2),
+        (CHATML.replace("{{ m['content'] }}", ""), 0),
+    ],
+)
+def test_a_template_that_does_not_carry_the_text_once_is_refused(template, times):
+    with pytest.raises(ModelError, match=f"{times} times"):
+        render_chat(TASK, tiny_tokenizer("chatml", template))
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no chat today') }}", "{% for m in %}", "{{ m.x.y }}"])
+def test_a_template_that_fails_is_a_model_error_and_no_traceback(template):
+    """A fault of the model's files must not reach the user as an exception of the template engine (exit code 69)."""
+    with pytest.raises(ModelError, match="chat template"):
+        render_chat(TASK, tiny_tokenizer("chatml", template))
+
+
+@pytest.mark.parametrize(
+    ("kind", "token"),
+    [
+        ("chatml", "<|im_end|>"),
+        ("unk-is-control", "<|im_end|>"),
+        ("unigram", "<|im_end|>"),
+        ("rstrip", "<|end|>"),  # its end of sequence is <|endoftext|>
+        ("gemma", "<end_of_turn>"),  # its end of sequence is <eos>
+        ("prepend-first", "</s>"),
+        ("without-template", "<|end_of_text|>"),
+    ],
+)
+def test_the_end_of_a_turn_is_what_the_template_puts_behind_an_answer(kind, token):
+    tokenizer = tiny_tokenizer(kind)
+    assert tokenizer.convert_ids_to_tokens(render_chat(TASK, tokenizer).end_of_turn) == token
+
+
+def test_a_template_that_ends_no_turn_leaves_the_end_of_sequence():
+    tokenizer = tiny_tokenizer("chatml", "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    chat = render_chat(TASK, tokenizer)
+    assert chat.end_of_turn == tokenizer.eos_token_id
+    assert (chat.head, chat.tail) == ("", "")
+    assert chat.whole("T") == "system: One of billing, technical.\nuser: Ticket: T\nWhich?\nCategory:"
+
+
+def test_a_tokenizer_without_an_end_of_sequence_is_refused():
+    tokenizer = tiny_tokenizer("without-template")
+    tokenizer.eos_token = None
+    with pytest.raises(ModelError, match="end-of-sequence"):
+        render_chat(TASK, tokenizer)
+
+
+# ------------------------------------------------------------------------------------------------ control tokens
+
+
+@pytest.mark.parametrize(
+    ("kind", "controls"),
+    [
+        ("chatml", {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"}),
+        ("unigram", {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>"}),
+        ("without-template", {"<|begin_of_text|>", "<|end_of_text|>"}),
+    ],
+)
+def test_control_tokens_are_the_added_ones_special_or_not_but_neither_blanks_nor_the_unknown(kind, controls):
+    tokenizer = tiny_tokenizer(kind)
+    assert control_token_ids(tokenizer) == set(tokenizer.convert_tokens_to_ids(sorted(controls)))
+
+
+def test_runs_of_blanks_are_no_control_tokens_however_they_are_written():
+    """Gemma writes its runs of blanks with U+2581, which is not white space to Python."""
+    tokenizer = tiny_tokenizer("gemma")
+    names = set(tokenizer.convert_ids_to_tokens(sorted(control_token_ids(tokenizer))))
+    assert names == {"<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<table>"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "unigram"])
+def test_the_plain_tokenizer_has_no_control_tokens(kind):
+    tokenizer = tiny_tokenizer(kind)
+    plain = plain_tokenizer(tokenizer)
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.content.strip() and token.content.strip("▁"):
+            ids = plain.encode(f"a {token.content}b", add_special_tokens=False).ids
+            assert not control_token_ids(tokenizer) & {*ids}, token.content
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", [TEXT, "a\n\n\nb", "two  blanks,   three", "naïve 🙂", ""])
+def test_the_plain_tokenizer_is_the_tokenizer_for_text_without_control_tokens(kind, text):
+    """Removing control tokens moved the ids of the added tokens that stay: a blank line became <|im_start|>."""
+    tokenizer = tiny_tokenizer(kind)
+    assert plain_tokenizer(tokenizer).encode(text).ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_the_plain_tokenizer_neither_cuts_nor_fills_up():
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=4)
+    plain = plain_tokenizer(tokenizer)
+    assert [len(encoding.ids) for encoding in plain.encode_batch(["xyzxyzxyz", "x"])] == [9, 1]
+
+
+def test_making_the_plain_tokenizer_leaves_the_tokenizer_as_it_was():
+    tokenizer = tiny_tokenizer("chatml")
+    before = json.loads(tokenizer.backend_tokenizer.to_str())
+    plain_tokenizer(tokenizer)
+    assert json.loads(tokenizer.backend_tokenizer.to_str()) == before
+
+
+# ------------------------------------------------------------------------------------------------ continuations
+
+
+def own_tokens(kind: str, label: str, answer: str) -> list[str]:
+    """Pieces of a label's continuation, its end of turn taken off."""
+    tokenizer = tiny_tokenizer(kind)
+    chat = render_chat(replace(TASK, answer=answer), tokenizer)
+    *own, last = continuation_ids(label, chat, answer, plain_tokenizer(tokenizer))
+    assert last == chat.end_of_turn
+    return tokenizer.convert_ids_to_tokens(own)
+
+
+@pytest.mark.parametrize(
+    ("answer", "blank"), [("Category:", "Ġ"), ("Category: ", ""), ("Category:\n", ""), ("", ""), ("\n", "")]
+)
+def test_a_label_has_a_leading_blank_just_behind_an_answer_that_has_none(answer, blank):
+    assert "".join(own_tokens("chatml", "billing", answer)) == f"{blank}billing"
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("answer", ["Category:", "The category is", "**", ""])
+@pytest.mark.parametrize("label", ["billing", "sales lead", "价格", "x", "¿qué?"])
+def test_a_continuation_is_what_follows_the_prompt_in_the_whole_chat(kind, answer, label):
+    if kind == "prepend-first" and not answer:
+        pytest.skip("the template puts a blank before an answer, the continuation does not")
+    tokenizer = tiny_tokenizer(kind)
+    chat = render_chat(replace(TASK, answer=answer), tokenizer)
+    *own, _ = continuation_ids(label, chat, answer, plain_tokenizer(tokenizer))
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    prompt = chat.whole("T")
+    assert encode(prompt) + own == encode(prompt + (f" {label}" if answer else label))
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_continuation_is_the_same_for_a_label_within_other_labels(kind):
+    """Labels that begin other labels must share the tokens of their beginning, or the tree would not see it."""
+    tokenizer = tiny_tokenizer(kind)
+    chat, plain = render_chat(TASK, tokenizer), plain_tokenizer(tokenizer)
+    short = continuation_ids("billing", chat, TASK.answer, plain)
+    longer = continuation_ids("billing account", chat, TASK.answer, plain)
+    assert longer[: len(short) - 1] == short[:-1]
+
+
+@pytest.mark.parametrize("kind", WITH_TEMPLATE)
+def test_a_label_that_spells_a_control_token_is_plain_characters(kind):
+    tokenizer = tiny_tokenizer(kind)
+    chat, plain = render_chat(TASK, tokenizer), plain_tokenizer(tokenizer)
+    eos = tokenizer.eos_token
+    *own, _ = continuation_ids(f"a{eos}", chat, TASK.answer, plain)
+    if kind != "unigram":  # there it is an ordinary piece of the vocabulary as well
+        assert tokenizer.eos_token_id not in own

@@ -1,0 +1,87 @@
+"""The embedded model on the sample tickets: the built-in task is worth its words, and batching changes no label."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipeline.buckets import cut_buckets
+from pipeline.engine.embedded import embedded_model
+from pipeline.engine.load import load_model
+from pipeline.engine.padded import PaddedEngine
+from pipeline.engine.single import SingleEngine
+from pipeline.scoring import decide, label_logprobs
+from pipeline.settings import Settings
+from pipeline.stage import Stage, build_stage
+from pipeline.stats import RunStats
+from pipeline.task import Task
+from pipeline.task_file import builtin_task
+
+SAMPLE = Path(__file__).parent.parent / "sample_data" / "tickets.parquet"
+N_TICKETS = 150
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return load_model("embedded")
+
+
+@pytest.fixture(scope="module")
+def tickets() -> pl.DataFrame:
+    """Tickets spread over the sample, each a text and its truth."""
+    sample = pl.read_parquet(SAMPLE).filter(pl.col("truth").is_not_null())
+    text = pl.concat_str(["subject", "body"], separator="\n\n", ignore_nulls=True)
+    return sample.select(text=text, truth="truth").gather_every(len(sample) // N_TICKETS).head(N_TICKETS)
+
+
+def one_sentence_task() -> Task:
+    """What anyone would write first: label names in one sentence, no prefilled answer, no calibration."""
+    return dataclasses.replace(
+        builtin_task(),
+        system="You classify support tickets. Answer with exactly one of: {labels}.",
+        user="Ticket: {text}\nCategory:",
+        answer="",
+        calibration="none",
+        scoring="first-token",
+    )
+
+
+def accuracy(stage: Stage, tickets: pl.DataFrame) -> float:
+    scores = stage.score_texts(stage.encoder.encode(tickets.select("text")), RunStats())
+    decision = decide(label_logprobs(scores, stage.tree), stage.prior)
+    names = np.array(stage.task.label_names)
+    return float((names[decision.label] == tickets["truth"].to_numpy()).mean())
+
+
+def test_the_built_in_task_is_clearly_better_than_one_sentence(
+    model: Any, tickets: pl.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built_in = accuracy(build_stage(builtin_task(), model, Settings(engine="packed")), tickets)
+    naive = accuracy(build_stage(one_sentence_task(), model, Settings(engine="packed")), tickets)
+    with capsys.disabled():
+        print(f"\nsample tickets, {len(tickets)}: built-in task {built_in:.1%}, one sentence {naive:.1%} right")
+    assert built_in >= naive + 0.15
+    assert built_in >= 0.5
+
+
+@pytest.mark.parametrize("scoring", ["first-token", "sequence"])
+def test_packed_and_padded_agree_with_the_reference(model: Any, tickets: pl.DataFrame, scoring: Any) -> None:
+    stage = build_stage(dataclasses.replace(builtin_task(), scoring=scoring), model, Settings())
+    assert stage.engine.name == "packed"
+    texts = stage.encoder.encode(tickets.select("text").sort(pl.col("text").str.len_bytes()).gather_every(19))
+    context = (model, stage.encoder.prefix_ids, stage.tree)
+    for bucket in cut_buckets(texts, max_batch_tokens=400, extra_tokens=stage.tree.n_nodes):
+        expected = SingleEngine(*context).score(bucket)
+        for engine in (stage.engine, PaddedEngine(*context)):
+            difference = np.abs(engine.score(bucket) - expected).max()
+            assert difference < 1e-3, f"{engine.name}, {len(bucket.rows)} rows: largest difference {difference}"
+
+
+def test_it_is_converted_once_and_then_only_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = embedded_model()
+    monkeypatch.setattr("pipeline.engine.embedded._convert", lambda *_: pytest.fail("converted again"))
+    assert embedded_model() == folder
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in folder.iterdir()}

@@ -1,0 +1,439 @@
+"""All engines give the same numbers: packed = padded = single, whatever the rows, their company and the model.
+
+The reference path itself is held against a few lines of plain transformers. The tests at the end break the packed
+engine on purpose, to show that these comparisons would notice.
+"""
+
+import logging
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pipeline.buckets import Bucket
+from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
+from pipeline.engine import attention, packed
+from pipeline.engine.layout import PackedLayout, pack
+from pipeline.engine.model import Model
+from pipeline.engine.packed import PackedEngine
+from pipeline.engine.padded import PaddedEngine
+from pipeline.engine.select import ENGINES, TOLERANCE, choose_engine
+from pipeline.engine.single import SingleEngine
+from pipeline.errors import ModelError
+from tests.tiny import FAMILIES, RECURRENT, SIZES, UNPACKABLE, VOCAB_SIZE, WINDOW, tiny_model, tiny_model_of
+
+EOT = 2
+CONTINUATIONS = [[5, 6, EOT], [5, EOT], [5, 6, 7, EOT], [8, 9, 5, EOT], [10, EOT]]
+TREES = {
+    "sequence": build_tree(CONTINUATIONS),
+    "first-token": first_token_tree(["a", "b", "c"], [[5, EOT], [8, EOT], [10, EOT]]),
+}
+PREFIX = tuple(np.random.default_rng(1).integers(3, VOCAB_SIZE, 12).tolist())
+N_SHARED = [12, 9, 0]  # all of the prefix, some of it, nothing
+N_TOKENS = [31, 18, 18, 9, 3, 1]
+EXACT = 1e-4  # float32; a wrong mask or position is a hundred times more, see the last tests
+WRONG = 1e-2
+
+cached_model = cache(tiny_model)
+
+
+def bucket_of(n_tokens: list[int], n_shared: int, seed: int = 0) -> Bucket:
+    token_ids = np.random.default_rng(seed).integers(3, VOCAB_SIZE, sum(n_tokens))
+    return Bucket(np.arange(len(n_tokens)), token_ids, np.array(n_tokens), n_shared)
+
+
+def pick(bucket: Bucket, rows: list[int]) -> Bucket:
+    """Some rows of a bucket, in the order given."""
+    own = np.split(bucket.token_ids, np.cumsum(bucket.n_tokens)[:-1])
+    return Bucket(bucket.rows[rows], np.concatenate([own[row] for row in rows]), bucket.n_tokens[rows], bucket.n_shared)
+
+
+def reference(model: Model, tree: ContinuationTree, bucket: Bucket) -> NDArray[np.float32]:
+    return SingleEngine(model, PREFIX, tree).score(bucket)
+
+
+def largest(scores: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    assert scores.shape == expected.shape
+    assert scores.dtype == expected.dtype == np.float32
+    assert np.isfinite(expected).all()
+    return float(np.abs(scores - expected).max())
+
+
+def assert_same(scores: NDArray[np.float32], expected: NDArray[np.float32], what: str) -> None:
+    difference = largest(scores, expected)
+    assert difference < EXACT, f"{what}: largest difference {difference:.2g}"
+
+
+# ------------------------------------------------------------------------------------------------ the same numbers
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *UNPACKABLE, *RECURRENT])
+def test_the_reference_path_is_what_plain_transformers_says(family):
+    model, tree, bucket = cached_model(family), TREES["sequence"], bucket_of([9, 3], 12)
+    by_label = reference(model, tree, bucket) @ tree.label_matrix
+    for row, own in enumerate(np.split(bucket.token_ids, [9])):
+        for label, continuation in enumerate(CONTINUATIONS):
+            with torch.no_grad():
+                logits = model.lm(torch.tensor([[*PREFIX, *own, *continuation]]), use_cache=False).logits[0]
+            logprobs = logits.log_softmax(-1)[-len(continuation) - 1 : -1]
+            naive = float(logprobs[range(len(continuation)), continuation].sum())
+            difference = abs(naive - by_label[row, label])
+            assert difference < EXACT, f"{family}, row {row}, label {label}: difference {difference:.2g}"
+
+
+@pytest.mark.parametrize("n_shared", N_SHARED)
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_and_padded_agree_with_one_row_at_a_time(family, tree, n_shared):
+    model, bucket = cached_model(family), bucket_of(N_TOKENS, n_shared)
+    expected = reference(model, TREES[tree], bucket)
+    assert_same(PackedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"packed {family}")
+    assert_same(PaddedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"padded {family}")
+
+
+@pytest.mark.parametrize("n_shared", N_SHARED)
+@pytest.mark.parametrize("family", UNPACKABLE)
+def test_padded_agrees_on_families_that_cannot_be_packed(family, n_shared):
+    model, bucket = cached_model(family), bucket_of(N_TOKENS, n_shared)
+    for tree in TREES.values():
+        scores = PaddedEngine(model, PREFIX, tree).score(bucket)
+        assert_same(scores, reference(model, tree, bucket), f"padded {family}")
+
+
+@settings(max_examples=25)
+@given(
+    family=st.sampled_from(["llama", "gemma2", "gemma3", "gpt2"]),
+    tree=st.sampled_from(list(TREES)),
+    n_tokens=st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5),
+    n_shared=st.integers(0, len(PREFIX)),
+    seed=st.integers(0, 1000),
+)
+def test_engines_agree_whatever_the_lengths(family, tree, n_tokens, n_shared, seed):
+    model, bucket = cached_model(family), bucket_of(n_tokens, n_shared, seed)
+    expected = reference(model, TREES[tree], bucket)
+    assert_same(PackedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"packed {family}")
+    assert_same(PaddedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"padded {family}")
+
+
+@settings(max_examples=15)
+@given(
+    continuations=st.lists(
+        st.lists(st.integers(3, 5), min_size=1, max_size=4).map(lambda own: (*own, EOT)),
+        min_size=2,
+        max_size=6,
+        unique=True,
+    )
+)
+def test_the_tree_gives_what_each_label_alone_gives(continuations):
+    model, bucket, tree = cached_model("llama"), bucket_of([9, 4, 1], 12), build_tree(continuations)
+    alone = [reference(model, build_tree([own]), bucket).sum(axis=1) for own in continuations]
+    for build in (PackedEngine, PaddedEngine, SingleEngine):
+        by_label = build(model, PREFIX, tree).score(bucket) @ tree.label_matrix
+        difference = np.abs(by_label - np.stack(alone, axis=1)).max()
+        assert difference < EXACT, f"{build.name}, {continuations}: largest difference {difference:.2g}"
+
+
+@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_rows_scores_do_not_depend_on_its_company(family, tree, build):
+    model, bucket = cached_model(family), bucket_of(N_TOKENS, 12)
+    engine = build(model, PREFIX, TREES[tree])
+    together = engine.score(bucket)
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        order = rng.permutation(len(N_TOKENS))
+        groups = np.split(order, np.sort(rng.choice(range(1, len(N_TOKENS)), 2, replace=False)))
+        apart = np.concatenate([engine.score(pick(bucket, group.tolist())) for group in groups])
+        assert_same(apart, together[order], f"{build.name} {family} in groups {[group.tolist() for group in groups]}")
+
+
+@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
+def test_the_halves_of_a_bucket_score_as_the_whole(build):
+    """Running out of memory splits a bucket and goes on."""
+    engine, bucket = build(cached_model("qwen3"), PREFIX, TREES["sequence"]), bucket_of(N_TOKENS, 12)
+    halves = np.concatenate([engine.score(half) for half in bucket.split()])
+    assert_same(halves, engine.score(bucket), f"{build.name} in halves")
+
+
+@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_shared_prefix_gives_what_the_same_tokens_within_each_row_give(family, build):
+    model, tree = cached_model(family), TREES["sequence"]
+    shared = bucket_of([9, 9, 4], 12)
+    own = np.split(shared.token_ids, [9, 18])
+    whole = Bucket(shared.rows, np.concatenate([[*PREFIX, *row] for row in own]), shared.n_tokens + len(PREFIX), 0)
+    scores = build(model, PREFIX, tree).score(shared)
+    assert_same(scores, build(model, (), tree).score(whole), f"{build.name} {family}, prefix and no prefix")
+
+
+@pytest.mark.parametrize("n_shared", N_SHARED)
+def test_the_padded_engine_gives_the_same_with_and_without_sharing_the_prefix(n_shared):
+    model, tree, bucket = cached_model("llama"), TREES["sequence"], bucket_of(N_TOKENS, n_shared)
+    scores = PaddedEngine(model, PREFIX, tree, share_prefix=False).score(bucket)
+    assert_same(scores, PaddedEngine(model, PREFIX, tree).score(bucket), "sharing the prefix")
+
+
+@pytest.mark.parametrize("n_tokens", [[6, 6, 6], [1], [1, 1, 1, 1], [40]])
+def test_equally_long_rows_need_no_gathering_and_score_the_same(n_tokens):
+    model, bucket = cached_model("gemma3"), bucket_of(n_tokens, 12)
+    for tree in TREES.values():
+        assert pack(bucket, tree, model.device).is_dense
+        assert_same(PackedEngine(model, PREFIX, tree).score(bucket), reference(model, tree, bucket), "dense")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_half_precision_agrees_within_the_tolerance_of_the_start_up_check(family, dtype):
+    model, tree, bucket = tiny_model(family, dtype=dtype), TREES["sequence"], bucket_of(N_TOKENS, 12)
+    difference = largest(PackedEngine(model, PREFIX, tree).score(bucket), reference(model, tree, bucket))
+    assert 0 < difference < TOLERANCE[dtype], f"{family}, {dtype}: largest difference {difference:.2g}"
+
+
+# ------------------------------------------------------------------------------------------------ the model as it was
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi"])
+def test_a_model_is_left_as_it_was(family, tree):
+    model, bucket = tiny_model(family), bucket_of(N_TOKENS, 12)
+    before = reference(model, TREES[tree], bucket)
+    attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
+    weights = {name: tensor.clone() for name, tensor in model.lm.state_dict().items()}
+    for build in (PackedEngine, PaddedEngine):
+        build(model, PREFIX, TREES[tree]).score(bucket)
+        assert model.lm.config._attn_implementation == attention_before != attention.IMPLEMENTATION
+        assert model.lm.get_output_embeddings() is head
+        after = model.lm.state_dict()
+        assert list(after) == list(weights)
+        assert all(torch.equal(after[name], tensor) for name, tensor in weights.items())
+    np.testing.assert_array_equal(reference(model, TREES[tree], bucket), before)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_model_is_left_as_it_was_by_a_pass_that_fails(tree):
+    """Out of memory in the middle of a pass must not leave the label matrix in place of the output matrix."""
+    model = tiny_model("llama")
+    attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
+    engine = PackedEngine(model, PREFIX, TREES[tree])
+
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    hook = model.lm.model.layers[1].register_forward_hook(out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.score(bucket_of(N_TOKENS, 12))
+    hook.remove()
+    assert model.lm.config._attn_implementation == attention_before
+    assert model.lm.get_output_embeddings() is head
+    bucket = bucket_of(N_TOKENS, 12)
+    assert_same(engine.score(bucket), reference(model, TREES[tree], bucket), "after a failed pass")
+
+
+# ------------------------------------------------------------------------------------------------ choosing an engine
+
+PROBE = bucket_of([14, 6, 2], 12)
+
+
+class SlightlyWrongEngine(PackedEngine):
+    """One edge of one row is off, by little."""
+
+    error = 0.01
+
+    def score(self, bucket: Bucket) -> NDArray[np.float32]:
+        scores = super().score(bucket).copy()
+        scores[-1, -1] += self.error
+        return scores
+
+
+class NotANumberEngine(SlightlyWrongEngine):
+    error = float("nan")
+
+
+class RoundingEngine(SlightlyWrongEngine):
+    error = 1e-5
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_packs_every_family_that_can_be_packed(family, caplog):
+    engine = choose_engine("auto", cached_model(family), PREFIX, TREES["sequence"], PROBE)
+    assert engine.name == "packed"
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("kind", ["packed", "padded", "single"])
+def test_the_engine_asked_for_is_the_engine_given(kind):
+    assert choose_engine(kind, cached_model("llama"), PREFIX, TREES["sequence"], PROBE).name == kind
+
+
+@pytest.mark.parametrize("family", UNPACKABLE)
+def test_the_packed_engine_refuses_models_without_the_attention_interface(family):
+    with pytest.raises(ValueError, match="attention interface"):
+        PackedEngine(cached_model(family), PREFIX, TREES["sequence"])
+
+
+@pytest.mark.parametrize(
+    ("family", "falls_back_to", "n_warnings"), [("bloom", "padded", 1), ("falcon", "padded", 1), ("mamba", "single", 2)]
+)
+def test_auto_falls_back_with_a_warning(family, falls_back_to, n_warnings, caplog):
+    model = cached_model(family)
+    engine = choose_engine("auto", model, PREFIX, TREES["sequence"], PROBE)
+    assert engine.name == falls_back_to
+    warnings = warnings_of(caplog)
+    assert len(warnings) == n_warnings
+    assert "packed" in warnings[0]
+    assert all(model.name in warning for warning in warnings)
+    assert_same(engine.score(PROBE), reference(model, TREES["sequence"], PROBE), family)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("bloom", "packed"), ("falcon", "packed"), ("mamba", "packed"), ("mamba", "padded")]
+)
+def test_an_engine_asked_for_by_name_that_does_not_fit_is_an_error_with_the_way_out(family, kind):
+    with pytest.raises(ModelError, match=f"the {kind} engine") as caught:
+        choose_engine(kind, cached_model(family), PREFIX, TREES["sequence"], PROBE)
+    assert repr(cached_model(family).name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "--engine auto" in caught.value.hint
+
+
+@pytest.mark.parametrize("wrong", [SlightlyWrongEngine, NotANumberEngine])
+def test_an_engine_that_is_wrong_in_one_number_is_rejected(wrong, monkeypatch, caplog):
+    monkeypatch.setitem(ENGINES, "packed", wrong)
+    model = cached_model("llama")
+    assert choose_engine("auto", model, PREFIX, TREES["sequence"], PROBE).name == "padded"
+    assert len(warnings_of(caplog)) == 1
+    with pytest.raises(ModelError, match="reference path"):
+        choose_engine("packed", model, PREFIX, TREES["sequence"], PROBE)
+
+
+def test_an_engine_that_rounds_differently_is_accepted(monkeypatch):
+    monkeypatch.setitem(ENGINES, "packed", RoundingEngine)
+    assert isinstance(choose_engine("auto", cached_model("llama"), PREFIX, TREES["sequence"], PROBE), RoundingEngine)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        ("MistralConfig", {"sliding_window": 32}),
+        ("Gemma3TextConfig", {"sliding_window": 32, "head_dim": 8}),
+        ("PhimoeConfig", {"sliding_window": 32, "num_local_experts": 2}),
+        (
+            "Qwen2MoeConfig",
+            {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 9, "num_experts_per_tok": 1},
+        ),
+        ("Llama4TextConfig", {"attention_chunk_size": 32, "num_local_experts": 2, "head_dim": 8}),
+        ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}),
+    ],
+    ids=["mistral", "gemma3", "phimoe", "qwen2-moe", "llama4", "lfm2"],
+)
+def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
+    """Phimoe and Qwen2Moe give their window, Llama 4 its chunks, to the mask and not to the attention function.
+
+    Rows of the start-up check are shorter and agree; longer ones were wrong, without a word.
+    """
+    model = tiny_model_of(getattr(transformers, config)(**SIZES | changes))
+    tree, long_rows = TREES["sequence"], bucket_of([70, 41, 20], 12)
+    engine = choose_engine("auto", model, PREFIX, tree, bucket_of([9, 4, 2], 12))
+    assert_same(engine.score(long_rows), reference(model, tree, long_rows), f"{config}, {engine.name}")
+
+
+LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+LONG_ROPE["original_max_position_embeddings"] = 32
+
+
+def test_prompts_are_kept_to_the_lengths_whose_angles_do_not_depend_on_other_rows():
+    """Phi-3-128k turns all rows of a pass by other angles when one is longer than it was first trained for."""
+    model = tiny_model("phi3", rope_parameters=LONG_ROPE, original_max_position_embeddings=32)
+    tree, bucket = TREES["sequence"], bucket_of([min(70, model.max_context - 16), 9], 12)
+    scores = PackedEngine(model, PREFIX, tree).score(bucket)
+    assert_same(scores, reference(model, tree, bucket), f"rows of up to {bucket.n_tokens.max()} tokens")
+
+
+# ------------------------------------------------------------------------------------------------ would it be noticed?
+
+
+def wrong_by(monkeypatch: pytest.MonkeyPatch, family: str, change: object) -> float:
+    """How far a packed engine is off whose layouts are changed."""
+    monkeypatch.setattr(packed, "pack", lambda *args: change(pack(*args)))
+    model, tree, bucket = cached_model(family), TREES["sequence"], bucket_of(N_TOKENS, 12)
+    return largest(PackedEngine(model, PREFIX, tree).score(bucket), reference(model, tree, bucket))
+
+
+def plain_causal(layout: PackedLayout) -> PackedLayout:
+    return replace(layout, tree_sees=torch.ones_like(layout.tree_sees).tril())
+
+
+def positions_one_late(layout: PackedLayout) -> PackedLayout:
+    return replace(layout, position_ids=layout.position_ids + 1)
+
+
+def nodes_in_a_line(layout: PackedLayout) -> PackedLayout:
+    """Positions as if the fed nodes stood one behind the other."""
+    n_nodes, rows = TREES["sequence"].n_nodes, np.cumsum(np.array(N_TOKENS) + TREES["sequence"].n_nodes)
+    positions = layout.position_ids.clone()
+    for end, own in zip(rows, N_TOKENS, strict=True):
+        positions[0, end - n_nodes : end] = 12 + own + torch.arange(n_nodes)
+    return replace(layout, position_ids=positions)
+
+
+def padding_is_seen(layout: PackedLayout) -> PackedLayout:
+    return replace(layout, n_pad=torch.zeros_like(layout.n_pad))
+
+
+def prefix_lacks_its_last_token(layout: PackedLayout) -> PackedLayout:
+    return replace(layout, n_prefix=layout.n_prefix - 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [plain_causal, positions_one_late, nodes_in_a_line, padding_is_seen, prefix_lacks_its_last_token],
+    ids=lambda change: change.__name__,
+)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3"])
+def test_the_oracle_notices_a_wrong_layout(family, change, monkeypatch):
+    assert wrong_by(monkeypatch, family, lambda layout: layout) < EXACT
+    difference = wrong_by(monkeypatch, family, change)
+    assert difference > WRONG, f"{family}: {change.__name__} makes a difference of {difference:.2g} only"
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3"])
+def test_the_oracle_notices_a_sliding_window_that_is_ignored(family, monkeypatch):
+    mask = attention.PackedContext.mask
+    monkeypatch.setattr(attention.PackedContext, "mask", lambda context, sliding_window: mask(context, None))
+    difference = wrong_by(monkeypatch, family, lambda layout: layout)
+    assert difference > WRONG, f"{family}: without its window it differs by {difference:.2g} only"
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gemma3"])
+def test_the_oracle_notices_a_sliding_window_that_is_one_too_wide(family, monkeypatch):
+    mask = attention.PackedContext.mask
+
+    def wider(context: attention.PackedContext, sliding_window: int | None) -> torch.Tensor:
+        return mask(context, sliding_window and sliding_window + 1)
+
+    monkeypatch.setattr(attention.PackedContext, "mask", wider)
+    difference = wrong_by(monkeypatch, family, lambda layout: layout)
+    assert difference > WRONG, f"{family}: with a wider window it differs by {difference:.2g} only"
+
+
+@pytest.mark.parametrize(("family", "argument"), [("gemma2", "softcap"), ("granite", "scaling")])
+def test_the_oracle_notices_an_argument_of_attention_that_is_ignored(family, argument, monkeypatch):
+    attend = attention.packed_attention
+    monkeypatch.setattr(
+        attention, "packed_attention", lambda *args, **options: attend(*args, **options | {argument: None})
+    )
+    difference = wrong_by(monkeypatch, family, lambda layout: layout)
+    monkeypatch.undo()
+    attention.register()
+    assert difference > WRONG, f"{family}: without {argument} it differs by {difference:.2g} only"
