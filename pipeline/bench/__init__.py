@@ -1,0 +1,1 @@
+"""The benchmark: every way to label the same tickets, in one process."""
