@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipeline.columns import type_parts
-
 
 def buffers(batches: Iterable[pa.RecordBatch], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
     """Regroup a stream of batches into tables of ``max_rows`` rows, or fewer where ``max_bytes`` is reached first.
@@ -84,6 +82,13 @@ def dictionary_bytes(batch: pa.RecordBatch) -> dict[int, int]:
     return {
         i: batch.column(i).slice(0, 0).nbytes for i, type_ in enumerate(batch.schema.types) if has_dictionary(type_)
     }
+
+
+def type_parts(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """A type, and all types nested in it."""
+    yield type_
+    for i in range(type_.num_fields):
+        yield from type_parts(type_.field(i).type)
 
 
 def has_dictionary(type_: pa.DataType) -> bool:

@@ -15,8 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.buffers import Grouper
-from pipeline.columns import type_parts
+from pipeline.buffers import Grouper, type_parts
 from pipeline.errors import InputError
 from pipeline.file_layout import FileLayout
 from pipeline.work_file import WorkFile, storage_errors

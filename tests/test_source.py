@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.buffers import Grouper, buffers, share_dictionaries
-from pipeline.columns import check_new_columns, resolve_column
 from pipeline.errors import InputError, InputMissingError, PipelineError, StorageError, UsageError
+from pipeline.schema import check_new_columns
 from pipeline.source import ParquetSource, ReadPace
 from tests.hard_files import (
     ODD_TEXTS,
@@ -462,75 +462,6 @@ def test_a_flushed_grouper_is_empty() -> None:
 
 
 # Columns
-
-
-@pytest.mark.parametrize(
-    "type_", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str
-)
-def test_a_text_column_is_found_by_its_exact_name(type_: pa.DataType) -> None:
-    assert resolve_column(pa.schema([("Text", pa.string()), ("text", type_)]), "text") == 1
-
-
-def test_a_name_with_dots_is_the_column_of_that_name_not_a_field() -> None:
-    schema = pa.schema([("a", pa.struct([("b", pa.string())])), ("a.b", pa.string()), ("", pa.string())])
-    assert resolve_column(schema, "a.b") == 1
-    assert resolve_column(schema, "") == 2
-
-
-def refused(schema: pa.Schema, name: str) -> InputError:
-    with pytest.raises(InputError) as caught:
-        resolve_column(schema, name)
-    assert caught.value.exit_code == 65
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
-def test_a_missing_column_is_answered_with_those_there_are_and_the_nearest() -> None:
-    error = refused(pa.schema([("id", pa.int64()), ("text", pa.string())]), "txet")
-    assert str(error) == "no column 'txet' in the input; top-level columns: 'id', 'text'"
-    assert error.hint == "did you mean 'text'?"
-
-
-def test_a_long_list_of_columns_is_shortened() -> None:
-    error = refused(pa.schema([(f"column_{i}", pa.string()) for i in range(100)]), "nothing like it")
-    assert "'column_19' and 80 more" in str(error)
-    assert "--text-column" in error.hint
-
-
-def test_a_column_name_with_a_newline_does_not_break_the_line() -> None:
-    assert r"'new\nline'" in str(refused(pa.schema([("new\nline", pa.string())]), "text"))
-
-
-def test_a_field_of_a_struct_is_said_not_to_be_supported() -> None:
-    error = refused(pa.schema([("ticket", pa.struct([("text", pa.string())]))]), "ticket.text")
-    assert "inside column 'ticket'; nested fields are not supported" in str(error)
-    assert "top-level columns: 'ticket'" in str(error)
-
-
-def test_a_column_name_that_is_there_twice_is_ambiguous() -> None:
-    error = refused(pa.schema([("text", pa.string()), ("text", pa.string())]), "text")
-    assert "is ambiguous: the input has 2 columns of that name" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("type_", "words"),
-    [
-        (pa.int64(), "holds int64, not strings"),
-        (pa.struct([("text", pa.string())]), "holds struct<text: string>, not strings"),
-        (pa.dictionary(pa.int8(), pa.int64()), "not strings"),
-        (pa.null(), "holds null, not strings"),
-    ],
-    ids=str,
-)
-def test_a_column_of_another_type_is_refused_with_its_type(type_: pa.DataType, words: str) -> None:
-    error = refused(pa.schema([("text", type_)]), "text")
-    assert words in str(error)
-    assert "--text-column" in error.hint
-
-
-@pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.dictionary(pa.int8(), pa.binary())], ids=str)
-def test_a_column_of_bytes_is_refused_with_a_way_out(type_: pa.DataType) -> None:
-    assert "as UTF-8 strings" in refused(pa.schema([("text", type_)]), "text").hint
 
 
 def test_added_columns_must_be_new() -> None:

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import InputError
@@ -8,8 +9,8 @@ from pipeline.task_file import builtin_task
 from pipeline.text_columns import bind_text_columns, find_text_columns
 
 
-def fields(*names: str, no_text: tuple[str, ...] = ("id",)) -> list[tuple[str, bool]]:
-    return [(name, name not in no_text) for name in names]
+def fields(*names: str, no_text: tuple[str, ...] = ("id",)) -> pa.Schema:
+    return pa.schema([(name, pa.int64() if name in no_text else pa.string()) for name in names])
 
 
 def task_over(*columns: str) -> Task:
@@ -97,7 +98,7 @@ def test_binding_leaves_a_task_with_good_columns_as_it_is():
         ("two", "text column 'two' stands 2 times in the input", "rename all but one"),
         (
             "id",
-            "text column 'id' does not hold strings; columns of strings: ",
+            "text column 'id' holds int64, not strings; columns of strings: ",
             "name the text column with --text-column",
         ),
     ],
@@ -112,10 +113,37 @@ def test_a_named_column_that_is_missing_repeated_or_no_text_is_refused(column, m
 def test_a_found_name_that_a_column_of_numbers_bears_too_is_refused():
     """Columns are read by name: a string column `text` beside a number column `text` could not be told apart."""
     with pytest.raises(InputError, match="'text' stands 2 times"):
-        bind_text_columns(builtin_task(), [("text", True), ("text", False)])
+        bind_text_columns(builtin_task(), pa.schema([("text", pa.string()), ("text", pa.int64())]))
 
 
 def test_the_columns_of_a_template_are_checked_too():
     task = replace(builtin_task(), template="{note} {nope}")
     with pytest.raises(InputError, match="text column 'nope' is not in the input"):
         bind_text_columns(task, fields("note"))
+
+
+def test_a_name_with_dots_is_the_column_of_that_name_not_a_field():
+    schema = pa.schema([("a", pa.struct([("b", pa.string())])), ("a.b", pa.string())])
+    assert bind_text_columns(task_over("a.b"), schema).columns == ("a.b",)
+
+
+def test_a_field_of_a_struct_is_said_not_to_be_supported():
+    schema = pa.schema([("ticket", pa.struct([("text", pa.string())])), ("note", pa.string())])
+    with pytest.raises(InputError, match="inside column 'ticket', which is not supported; columns of strings: 'note'"):
+        bind_text_columns(task_over("ticket.text"), schema)
+
+
+def test_a_column_name_with_a_newline_does_not_break_the_line():
+    with pytest.raises(InputError, match=r"'new\\nline'$"):
+        find_text_columns(pa.schema([("new\nline", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.int64(), pa.binary(), pa.struct([("text", pa.string())]), pa.dictionary(pa.int8(), pa.int64())],
+    ids=str,
+)
+def test_a_column_of_another_type_is_refused_with_its_type(type_):
+    with pytest.raises(InputError) as caught:
+        bind_text_columns(task_over("text"), pa.schema([("text", type_)]))
+    assert f"holds {type_}, not strings" in str(caught.value)
