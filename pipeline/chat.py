@@ -3,6 +3,7 @@
 Knows the tokenizer and the task, and nothing of rows.
 """
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,19 +82,28 @@ def control_token_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(
         token_id
         for token_id, token in added.items()
-        if (token.special or token.content.strip()) and token_id != tokenizer.unk_token_id
+        if (token.special or not _is_white_space(token.content)) and token_id != tokenizer.unk_token_id
     )
 
 
+def _is_white_space(text: str) -> bool:
+    """Whether a token is a run of blanks, which SentencePiece writes as ▁."""
+    return not text.replace("▁", " ").strip()
+
+
 def plain_tokenizer(tokenizer: Any) -> Tokenizer:
-    """A backend tokenizer like the given one that recognises no control tokens: their text is plain characters."""
+    """A backend tokenizer like the given one that recognises no control tokens: their text is plain characters.
+
+    Control tokens are marked special and special tokens are not looked for. They stay in the vocabulary, since taking
+    one out could give its id to another added token.
+    """
     definition = json.loads(tokenizer.backend_tokenizer.to_str())
     controls = control_token_ids(tokenizer)
-    definition["added_tokens"] = [
-        token for token in definition["added_tokens"] if token["id"] not in controls and not token["special"]
-    ]
+    for token in definition["added_tokens"]:
+        token["special"] = token["special"] or token["id"] in controls
     definition["post_processor"] = None
     plain = Tokenizer.from_str(json.dumps(definition))
+    plain.encode_special_tokens = True
     plain.no_truncation()
     plain.no_padding()
     return plain
@@ -123,19 +133,20 @@ def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
     if not system:
         return [{"role": "user", "content": user}]
     turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    try:
+    with contextlib.suppress(ModelError):
         if system.strip() in _apply(tokenizer, turns, add_generation_prompt=True):
             return turns
-    except Exception as error:  # a template raises whatever it likes
-        if isinstance(error, MemoryError):
-            raise
     return [{"role": "user", "content": f"{system}\n\n{user}"}]
 
 
 def _apply(tokenizer: Any, messages: Sequence[dict[str, str]], **options: Any) -> str:
     # Qwen3 and SmolLM3 answer at once, not after a thought, with this switch; other templates do not know it
-    rendered: str = tokenizer.apply_chat_template(list(messages), tokenize=False, enable_thinking=False, **options)
-    return rendered
+    options |= {"tokenize": False, "enable_thinking": False}
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), **options))
+    except Exception as error:  # a template raises whatever it likes
+        reason = " ".join(str(error).split())
+        raise ModelError(f"the model's chat template fails: {reason[:300]}", "use another model") from error
 
 
 def _cut_at_sentinel(rendered: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from pipeline.task import Task
 METHOD_VERSION = 1
 
 
-def fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree, weights: str) -> str:
+def fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree, model_digest: str) -> str:
     """Hex digest of weights, tokenizer, prompts, labels, scoring, calibration and dtype.
 
     The engine, batch sizes and output columns are left out: they change no label.
@@ -20,11 +20,11 @@ def fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree, weig
         task: labels and calibration.
         encoder: the prompt as tokens, and the tokenizer.
         tree: the continuations and how they are scored.
-        weights: digest of the model's weights, which covers their dtype.
+        model_digest: of the model's configuration and weights, which covers their dtype.
     """
     parts = {
         "method": METHOD_VERSION,
-        "weights": weights,
+        "model": model_digest,
         "tokenizer": hashlib.sha256(encoder.plain.to_str().encode()).hexdigest(),
         "prompt": [encoder.chat.head, encoder.chat.left, encoder.chat.right, encoder.chat.tail],
         "prefix_ids": encoder.prefix_ids,

@@ -50,24 +50,31 @@ class PromptEncoder:
     Attributes:
         chat: the rendered chat.
         prefix_ids: tokens common to every prompt, computed once by the engine.
-        n_head: how many of them no text can change: they end at a control token.
+        head_ids: tokens of the head, which no text can change: they end at a control token.
         tail_ids: tokens that end every prompt.
         max_tokens: most tokens of a whole prompt, prefix and tail included.
         exact: whether segments agreed with whole-chat encoding on all probe texts.
         backend: the tokenizer that recognises control tokens.
         plain: the tokenizer that does not.
         control: id and text of every token that no row may contain.
+        spellings: texts that the backend may take for one added token, those of ``control`` among them.
     """
 
     chat: Chat
     prefix_ids: tuple[int, ...]
-    n_head: int
+    head_ids: tuple[int, ...]
     tail_ids: tuple[int, ...]
     max_tokens: int
     exact: bool
     backend: Tokenizer
     plain: Tokenizer
     control: Mapping[int, str]
+    spellings: tuple[str, ...]
+
+    @property
+    def n_head(self) -> int:
+        """How many of the prefix's tokens no text can change."""
+        return min(len(self.head_ids), len(self.prefix_ids))
 
     @property
     def max_chars(self) -> int:
@@ -126,16 +133,22 @@ class PromptEncoder:
             return _list_series(self._segments(texts))
         wholes = self.backend.encode_batch_fast([self.chat.whole(text) for text in texts], add_special_tokens=False)
         rows = [[*self.chat.bos_ids, *encoding.ids] for encoding in wholes]
-        spells_control = texts.str.contains_any(list(self.control.values()))
-        for place, row in zip(spells_control.arg_true(), self._segments(texts.filter(spells_control)), strict=True):
+        # a row whose text spells a control token, or completes one that the words around it begin, goes in segments
+        harmless = self._controls(self.backend.encode(self.chat.whole(""), add_special_tokens=False).ids)
+        reaches = [self._controls(encoding.ids) != harmless for encoding in wholes]
+        in_segments = texts.str.contains_any(list(self.spellings)) | pl.Series(reaches, dtype=pl.Boolean)
+        for place, row in zip(in_segments.arg_true(), self._segments(texts.filter(in_segments)), strict=True):
             rows[place] = row
         return _list_series(rows)
 
+    def _controls(self, token_ids: Sequence[int]) -> list[int]:
+        return [token for token in token_ids if token in self.control]
+
     def _segments(self, texts: pl.Series) -> list[list[int]]:
         """Head, then left + text + right with control tokens not recognised, then tail."""
-        head_ids, middles = self.prefix_ids[: self.n_head], [self.chat.left + text + self.chat.right for text in texts]
+        middles = [self.chat.left + text + self.chat.right for text in texts]
         encoded = self.plain.encode_batch_fast(middles, add_special_tokens=False)
-        return [[*head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
+        return [[*self.head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
 
     def _uncontrolled(self, token_ids: list[int]) -> list[int]:
         """The last line of defence: a vocabulary may hold a control token as an ordinary piece (Unigram models do)."""
@@ -170,31 +183,37 @@ def build_encoder(task: Task, tokenizer: Any, *, max_tokens: int) -> PromptEncod
         ModelError: the tokenizer or its chat template cannot be used.
     """
     chat = render_chat(task, tokenizer)
-    backend, plain = tokenizer.backend_tokenizer, plain_tokenizer(tokenizer)
-    added = tokenizer.added_tokens_decoder
+    # a copy: the tokenizer's own may cut or fill up what it encodes
+    backend, plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), plain_tokenizer(tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items()}
+    control = {token: added[token] for token in control_token_ids(tokenizer)}
+    unknown = () if tokenizer.unk_token is None else (tokenizer.unk_token,)
     head_ids = (*chat.bos_ids, *backend.encode(chat.head, add_special_tokens=False).ids)
     encoder = PromptEncoder(
         chat=chat,
         prefix_ids=head_ids,
-        n_head=len(head_ids),
+        head_ids=head_ids,
         tail_ids=tuple(backend.encode(chat.tail, add_special_tokens=False).ids),
         max_tokens=max_tokens,
         exact=True,
         backend=backend,
         plain=plain,
-        control={token: added[token].content for token in control_token_ids(tokenizer)},
+        control=control,
+        spellings=(*control.values(), *unknown),
     )
     # 1. do segments agree with whole chats?
-    probes = pl.Series(PROBES)
+    probes = pl.Series([*PROBES, ""])
     segmented, whole = encoder._encode_prompts(probes), replace(encoder, exact=False)._encode_prompts(probes)
     encoder = replace(encoder, exact=segmented.to_list() == whole.to_list())
 
-    # 2. the prefix grows by the fixed words that all probes leave as they are
-    prefix_ids = _common_prefix(encoder._encode_prompts(probes).to_list())
-    n_head = len(head_ids) if prefix_ids[: len(head_ids)] == head_ids else 0
+    # 2. the prefix grows by the fixed words that all texts leave as they are
+    prompts = (segmented if encoder.exact else whole).to_list()[: len(PROBES)]
+    prefix_ids = _common_prefix(prompts)
     # at least one token must be the row's own, and it must come before the tail
-    shortest = min(len(ids) for ids in segmented) - len(encoder.tail_ids) - 1
-    encoder = replace(encoder, prefix_ids=prefix_ids[:shortest], n_head=n_head)
+    shortest = min(map(len, prompts)) - len(encoder.tail_ids) - 1
+    encoder = replace(encoder, prefix_ids=prefix_ids[:shortest])
 
     fixed = len(encoder._encode_prompts(pl.Series([""]))[0])
     if fixed + MIN_TEXT_TOKENS > max_tokens:

@@ -25,7 +25,8 @@ def choose_tree(scoring: str, labels: Sequence[str], continuations: Sequence[Seq
         UsageError: the labels cannot be told apart this way.
     """
     if scoring == "auto":
-        one_token = all(len(continuation) == 2 for continuation in continuations)
+        first_tokens = {continuation[0] for continuation in continuations}
+        one_token = all(len(continuation) == 2 for continuation in continuations) and len(first_tokens) == len(labels)
         scoring = "first-token" if one_token else "sequence"
     return first_token_tree(labels, continuations) if scoring == "first-token" else build_tree(continuations)
 
@@ -54,7 +55,8 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def contextual_prior(content_free_logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
     """(labels,) log of the mean label distribution on content-free texts (Zhao et al. 2021)."""
-    prior: NDArray[np.float64] = np.log(np.exp(content_free_logprobs).mean(axis=0))
+    n_texts = len(content_free_logprobs)
+    prior: NDArray[np.float64] = np.logaddexp.reduce(content_free_logprobs, axis=0) - np.log(n_texts)
     return prior
 
 
@@ -78,8 +80,9 @@ def decide(logprobs: NDArray[np.float64], prior: NDArray[np.float64]) -> Decisio
         logprobs: (n, labels), NaN rows for failed ones.
         prior: (labels,) log-probabilities; zeros for none.
     """
-    failed = np.any(np.isnan(logprobs), axis=1)
-    calibrated = log_softmax(np.where(failed[:, None], 0.0, logprobs) - prior)
+    unprejudiced = logprobs - prior
+    failed = ~np.all(np.isfinite(unprejudiced), axis=1)
+    calibrated = log_softmax(np.where(failed[:, None], 0.0, unprejudiced))
     label = calibrated.argmax(axis=1)
     score = np.exp(calibrated[np.arange(len(label)), label])
     return Decision(np.where(failed, -1, label), np.where(failed, np.nan, score))

@@ -204,6 +204,8 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
     if not encoder.exact:
         log.warning("model %r: its tokenizer needs whole prompts; tokenizing is slower", model.name)
     tree = choose_tree(task.scoring, task.label_names, encoder.continuations(task.label_names, task.answer))
+    # behind the longest prompt there must be room for the longest label
+    encoder = replace(encoder, max_tokens=min(max_tokens, model.max_context - max(tree.depths, default=0)))
     probes = encoder.encode(pl.DataFrame({"text": PROBES[:3]}))
     budget = settings.max_batch_tokens or (
         MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR
@@ -217,7 +219,7 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         engine=choose_engine(settings.engine, model, encoder.prefix_ids, tree, probe),
         prior=np.zeros(len(task.labels)),
         max_batch_tokens=budget,
-        fingerprint=fingerprint(task, encoder, tree, model.weights_digest),
+        fingerprint=fingerprint(task, encoder, tree, model.digest),
     )
     return replace(stage, prior=measure_prior(stage))
 

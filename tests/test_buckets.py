@@ -93,7 +93,16 @@ def test_the_same_rows_make_the_same_buckets(n_tokens, budget):
 
 
 def test_equally_long_rows_keep_their_order():
-    assert [rows.tolist() for rows in plan(np.array([5, 5, 5, 5, 5]), 10)] == [[0, 1], [2, 3], [4]]
+    n_tokens = np.array([7, 5] * 50)
+    assert np.concatenate(plan(n_tokens, 70)).tolist() == [*range(0, 100, 2), *range(1, 100, 2)]
+
+
+def test_a_straggler_takes_shorter_rows_along_up_to_a_quarter_of_the_budget():
+    assert [rows.tolist() for rows in plan(np.array([100, 1000, 100, 100, 100]), 10_000)] == [[1, 0, 2], [3, 4]]
+
+
+def test_a_window_that_is_worth_a_pass_takes_none_along():
+    assert [len(rows) for rows in plan(np.array([100] * 30 + [50] * 30), 10_000)] == [30, 30]
 
 
 @pytest.mark.parametrize("budget", [1024, 2048, 8192])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 import transformers
@@ -20,13 +21,28 @@ from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
 from pipeline.engine import attention, packed
 from pipeline.engine.layout import PackedLayout, pack
+from pipeline.engine.load import load_model
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import ENGINES, TOLERANCE, choose_engine
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import ModelError
-from tests.tiny import FAMILIES, RECURRENT, SIZES, UNPACKABLE, VOCAB_SIZE, WINDOW, tiny_model, tiny_model_of
+from pipeline.settings import Settings
+from pipeline.stage import build_stage
+from pipeline.stats import RunStats
+from pipeline.task_file import builtin_task
+from tests.tiny import (
+    FAMILIES,
+    RECURRENT,
+    SIZES,
+    UNPACKABLE,
+    VOCAB_SIZE,
+    WINDOW,
+    tiny_model,
+    tiny_model_of,
+    tiny_tokenizer,
+)
 
 EOT = 2
 CONTINUATIONS = [[5, 6, EOT], [5, EOT], [5, 6, 7, EOT], [8, 9, 5, EOT], [10, EOT]]
@@ -236,6 +252,15 @@ def test_a_model_is_left_as_it_was_by_a_pass_that_fails(tree):
     assert_same(engine.score(bucket), reference(model, TREES[tree], bucket), "after a failed pass")
 
 
+def test_a_model_folder_loads_as_the_model_that_was_saved(tiny_model_folder):
+    loaded, bucket = load_model(str(tiny_model_folder), device="cpu"), bucket_of(N_TOKENS, 12)
+    made = tiny_model("llama", tokenizer=tiny_tokenizer("chatml"))
+    assert loaded.tokenizer.chat_template == made.tokenizer.chat_template
+    assert loaded.tokenizer.added_tokens_decoder == made.tokenizer.added_tokens_decoder
+    assert (loaded.device, loaded.dtype) == (made.device, made.dtype)
+    assert_same(reference(loaded, TREES["sequence"], bucket), reference(made, TREES["sequence"], bucket), "loaded")
+
+
 # ------------------------------------------------------------------------------------------------ choosing an engine
 
 PROBE = bucket_of([14, 6, 2], 12)
@@ -317,6 +342,18 @@ def test_an_engine_that_is_wrong_in_one_number_is_rejected(wrong, monkeypatch, c
         choose_engine("packed", model, PREFIX, TREES["sequence"], PROBE)
 
 
+@pytest.mark.parametrize("error", [AssertionError, TypeError, IndexError, RuntimeError])
+def test_an_engine_that_fails_is_passed_over_whatever_it_raises(error, monkeypatch):
+    """Model code raises whatever it likes: XLM's raises AssertionError when its rows are padded."""
+
+    class FailingEngine(PackedEngine):
+        def score(self, bucket: Bucket) -> NDArray[np.float32]:
+            raise error("not with this model")
+
+    monkeypatch.setitem(ENGINES, "packed", FailingEngine)
+    assert choose_engine("auto", cached_model("llama"), PREFIX, TREES["sequence"], PROBE).name == "padded"
+
+
 def test_an_engine_that_rounds_differently_is_accepted(monkeypatch):
     monkeypatch.setitem(ENGINES, "packed", RoundingEngine)
     assert isinstance(choose_engine("auto", cached_model("llama"), PREFIX, TREES["sequence"], PROBE), RoundingEngine)
@@ -346,6 +383,17 @@ def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
     tree, long_rows = TREES["sequence"], bucket_of([70, 41, 20], 12)
     engine = choose_engine("auto", model, PREFIX, tree, bucket_of([9, 4, 2], 12))
     assert_same(engine.score(long_rows), reference(model, tree, long_rows), f"{config}, {engine.name}")
+
+
+@pytest.mark.parametrize("engine", ["packed", "padded", "single"])
+def test_the_longest_prompt_and_the_longest_label_fit_the_models_context_together(engine):
+    """A prompt as long as the context left no position for the label behind it, and GPT-2 failed midway."""
+    model = tiny_model("gpt2", tokenizer=tiny_tokenizer("chatml"), n_positions=256)
+    task = replace(builtin_task(), scoring="sequence", labels=(("a longer label", ""), ("a", "")))
+    stage = build_stage(task, model, Settings(engine=engine))
+    texts = stage.encoder.encode(pl.DataFrame({"text": ["x" * n + "\tx" * 200 for n in range(4)]}))
+    assert texts["truncated"].all()
+    assert np.isfinite(stage.score_texts(texts, RunStats())).all()
 
 
 LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}

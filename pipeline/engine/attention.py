@@ -29,11 +29,13 @@ class PackedContext:
     Attributes:
         layout: where each token stands.
         prefix: per layer the prefix's keys and values, each (1, kv heads, at least P, head dim).
+        windows: per layer how many of the most recent tokens it sees, None for all.
         masks: masks already built, by window.
     """
 
     layout: PackedLayout
     prefix: tuple[tuple[Tensor, Tensor], ...]
+    windows: tuple[int | None, ...]
     masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     def mask(self, sliding_window: int | None) -> Tensor:
@@ -74,9 +76,15 @@ def packed_attention(
 
     Returns:
         (1, N, heads, head dim), and None in place of the attention weights.
+
+    Raises:
+        ValueError: the layer's window is not the one of the configuration.
     """
-    layout = packed.layout
-    prefix_key, prefix_value = packed.prefix[module.layer_idx]  # type: ignore[index]
+    layout, layer = packed.layout, int(module.layer_idx)  # type: ignore[arg-type]
+    # some models put their window only into the mask, which is not asked here: they must not be taken for windowless
+    if sliding_window != packed.windows[layer]:
+        raise ValueError(f"layer {layer} has window {packed.windows[layer]} but its attention gets {sliding_window}")
+    prefix_key, prefix_value = packed.prefix[layer]
     rows, slots, n_prefix = layout.n_rows, layout.n_slots, layout.n_prefix
 
     def spread(states: Tensor) -> Tensor:  # (1, H, N, D) -> (R, H, S, D)

@@ -72,7 +72,6 @@ class PackedLayout:
             queries = position.view(self.n_rows, self.n_slots)
             keys = torch.cat([torch.arange(self.n_prefix, device=device).expand(self.n_rows, -1), queries], dim=-1)
             mask = mask & (queries[:, :, None] - keys[:, None, :] < sliding_window)
-            mask = mask | ~is_token[:, :, None]
         return mask[:, None]
 
 

@@ -1,6 +1,7 @@
 """A causal language model in memory, and the two things every engine asks of it: prefix states and edge scores."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from pipeline.continuations import ContinuationTree
+
+# Entries of a configuration that say where it came from and not what it computes.
+_NOT_THE_MODEL = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache")
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,26 @@ class Model:
 
     @property
     def max_context(self) -> int:
-        """Most tokens the model was made for."""
-        config = self.lm.config.get_text_config(decoder=True)
-        return int(getattr(config, "max_position_embeddings", None) or 2048)
+        """Most tokens of a prompt, 2048 if the model does not say.
+
+        Beyond its original context a model with long rope scales the angles of a whole pass by its longest row, so that
+        a row's scores would depend on its company.
+        """
+        rope = getattr(self._config, "rope_parameters", None) or {}
+        original = rope.get("original_max_position_embeddings")
+        return int(original or getattr(self._config, "max_position_embeddings", None) or 2048)
+
+    @property
+    def _config(self) -> Any:
+        return self.lm.config.get_text_config(decoder=True)
 
     @cached_property
-    def weights_digest(self) -> str:
-        """SHA-256 over names, types, shapes and values of all weights."""
-        digest = hashlib.sha256()
+    def digest(self) -> str:
+        """SHA-256 over the configuration and over names, types, shapes and values of all weights."""
+        config = self._config.to_dict()
+        for key in _NOT_THE_MODEL:
+            config.pop(key, None)
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
         for name, weights in self.lm.state_dict().items():
             digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
             digest.update(weights.contiguous().flatten().view(torch.uint8).cpu().numpy())
@@ -50,11 +66,24 @@ class Model:
     @cached_property
     def has_sliding_window(self) -> bool:
         """Whether any layer sees only the most recent tokens."""
-        config = self.lm.config.get_text_config(decoder=True)
-        layer_types = getattr(config, "layer_types", None)
+        layer_types = getattr(self._config, "layer_types", None)
         if layer_types is not None:
             return any(kind != "full_attention" for kind in layer_types)
-        return getattr(config, "sliding_window", None) is not None
+        return getattr(self._config, "sliding_window", None) is not None
+
+    @cached_property
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """How many of the most recent tokens each layer sees, None for all.
+
+        Raises:
+            ValueError: a layer is of another kind than full or sliding attention.
+        """
+        kinds = getattr(self._config, "layer_types", None)
+        kinds = kinds or ["sliding_attention"] * self._config.num_hidden_layers
+        if others := {*kinds} - {"full_attention", "sliding_attention"}:
+            raise ValueError(f"layers of kind {', '.join(sorted(others))}")
+        window = getattr(self._config, "sliding_window", None) or None
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 @torch.inference_mode()

@@ -52,7 +52,7 @@ class PackedEngine:
                 position_ids=layout.position_ids,
                 use_cache=False,
                 logits_to_keep=layout.read_at,
-                packed=PackedContext(layout, self._prefix),
+                packed=PackedContext(layout, self._prefix, self._model.layer_windows),
             ).logits[0]  # (R * (1 + T), V or E)
         logits = logits.view(layout.n_rows, -1, logits.shape[-1])
         if self._head is not None:
