@@ -222,12 +222,14 @@ def test_a_label_has_a_leading_blank_just_behind_an_answer_that_has_none(answer,
     assert "".join(own_tokens("chatml", "billing", answer)) == f"{blank}billing"
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
-@pytest.mark.parametrize("answer", ["Category:", "The category is", "**", ""])
+ANSWERS = [(kind, answer) for kind in TOKENIZERS for answer in ("Category:", "The category is", "**", "")]
+# its tokenizer puts a blank behind the last control token, which a continuation on its own does not have
+ANSWERS.remove(("prepend-first", ""))
+
+
+@pytest.mark.parametrize(("kind", "answer"), ANSWERS)
 @pytest.mark.parametrize("label", ["billing", "sales lead", "价格", "x", "¿qué?"])
 def test_a_continuation_is_what_follows_the_prompt_in_the_whole_chat(kind, answer, label):
-    if kind == "prepend-first" and not answer:
-        pytest.skip("the template puts a blank before an answer, the continuation does not")
     tokenizer = tiny_tokenizer(kind)
     chat = render_chat(replace(TASK, answer=answer), tokenizer)
     *own, _ = continuation_ids(label, chat, answer, plain_tokenizer(tokenizer))

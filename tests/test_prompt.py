@@ -93,9 +93,9 @@ TEXTS = st.lists(WORDS | ODD | BLANKS | st.text(max_size=8), max_size=10).map(""
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("kind", EXACT)
 def test_segments_agree_with_whole_chats_where_the_tokenizer_allows_it(kind, task):
-    if (kind, task) == ("rstrip", "words behind"):
-        pytest.skip("with an empty text the control token swallows blanks of the words behind it")
-    assert encoder_of(kind, task).exact
+    # there, with an empty text, the control token swallows the blank of the words behind the text
+    breaks = (kind, task) == ("rstrip", "words behind")
+    assert encoder_of(kind, task).exact != breaks
 
 
 def test_a_tokenizer_that_breaks_the_equality_is_found_out():

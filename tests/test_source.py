@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.buffers import Grouper, buffers, share_dictionaries
-from pipeline.errors import InputError, InputMissingError, PipelineError, StorageError, UsageError
-from pipeline.schema import check_new_columns
+from pipeline.errors import InputError, InputMissingError, PipelineError, StorageError
 from pipeline.source import ParquetSource, ReadPace
 from tests.hard_files import (
     ODD_TEXTS,
@@ -459,20 +458,3 @@ def test_a_flushed_grouper_is_empty() -> None:
     assert list(grouper.add(pa.record_batch({"n": [1, 2]}))) == []
     assert [group.num_rows for group in grouper.flush()] == [2]
     assert list(grouper.flush()) == []
-
-
-# Columns
-
-
-def test_added_columns_must_be_new() -> None:
-    schema = pa.schema([("text", pa.string()), ("label", pa.string())])
-    check_new_columns(schema, ["Label", "score"])
-    with pytest.raises(InputError, match="already has a column 'label'") as caught:
-        check_new_columns(schema, ["label"])
-    assert "--label-column" in caught.value.hint
-
-
-def test_added_columns_must_differ() -> None:
-    with pytest.raises(UsageError, match="two added columns are called 'x'") as caught:
-        check_new_columns(pa.schema([]), ["x", "y", "x"])
-    assert caught.value.exit_code == 2

@@ -78,7 +78,7 @@ def tiny_model(
 
     Args:
         family: a key of ``FAMILIES``, ``UNPACKABLE`` or ``RECURRENT``.
-        tokenizer: its tokenizer, which gives the size of the vocabulary; None for ``VOCAB_SIZE`` bare token ids.
+        tokenizer: its tokenizer, which gives the vocabulary; None for ``VOCAB_SIZE`` bare token ids.
         dtype: type of the weights.
         changes: of the configuration.
     """
@@ -90,8 +90,12 @@ def tiny_model_of(
     config: PreTrainedConfig, *, tokenizer: Any = None, dtype: torch.dtype = torch.float32, **changes: Any
 ) -> Model:
     """A model of any configuration; see ``tiny_model``."""
-    changes = {"vocab_size": VOCAB_SIZE if tokenizer is None else len(tokenizer)} | changes
-    config = type(config).from_dict(config.to_dict() | changes)
+    if tokenizer is None:
+        vocabulary: dict[str, Any] = {"vocab_size": VOCAB_SIZE}
+    else:
+        ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
+        vocabulary = {"vocab_size": len(tokenizer)} | ends
+    config = type(config).from_dict(config.to_dict() | vocabulary | changes)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         lm = transformers.AutoModelForCausalLM.from_config(config)
@@ -106,8 +110,7 @@ def tiny_model_of(
 def save_tiny_model(folder: Path, family: str = "llama", tokenizer: str = "chatml") -> Path:
     """Write a model with its tokenizer as a folder that ``--model`` reads; returns the folder."""
     words = tiny_tokenizer(tokenizer)
-    ids = {"pad_token_id": None, "bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id}
-    tiny_model(family, tokenizer=words, **ids).lm.save_pretrained(folder)
+    tiny_model(family, tokenizer=words).lm.save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
 

@@ -1,0 +1,108 @@
+"""The stage from Python: a stream of Arrow data in, the same stream with label columns out.
+
+    labeller = pipeline.Labeller(pipeline.builtin_task(), pipeline.load_model())
+    for batch in labeller.label_stream(data):      # a reader in, or anything that can be read as one
+        ...
+    table = labeller.label_table(table)            # one batch at a time: Ray, Spark, DuckDB
+
+A ``Labeller`` has paid for the set-up (encoding the prompt, checking the engine, measuring the calibration) and may be
+used again and again, for inputs of different schemas too, by one thread at a time. ``label_stream`` and ``label_table``
+pay for it on every call.
+"""
+
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.buffers import buffers
+from pipeline.engine.model import Model
+from pipeline.errors import InputError
+from pipeline.schema import bind_schema
+from pipeline.settings import Settings
+from pipeline.stage import MAX_BUFFER_BYTES, Stage, build_stage
+from pipeline.stats import RunStats
+from pipeline.task import Task
+
+
+class Labeller:
+    """A task bound to a model, ready to label any number of inputs.
+
+    Args:
+        task: without text columns, they are found by name in each input.
+        model: of ``load_model``.
+        settings: None for the defaults.
+
+    Raises:
+        UsageError: prompt, labels and limits do not go together for this model.
+        ModelError: the model cannot be used.
+    """
+
+    def __init__(self, task: Task, model: Model, settings: Settings | None = None) -> None:
+        self._stage = build_stage(task, model, settings or Settings())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that decides a label."""
+        return self._stage.fingerprint
+
+    def label_stream(self, data: Any, *, stats: RunStats | None = None) -> pa.RecordBatchReader:
+        """Label a stream as it is read.
+
+        Args:
+            data: anything with ``__arrow_c_stream__``: a pyarrow reader, table or batch, a polars or pandas (from 3.0)
+                frame, a DuckDB relation.
+            stats: counts are added to it as rows are labelled.
+
+        Returns:
+            A reader of all rows in order, with the input's columns and the added ones. One buffer of rows is labelled
+            at a time, when it is asked for, and a second thread prepares the next. The thread ends with the stream, or
+            when the reader is no longer referenced; ``close`` does nothing to a reader that is made by Python code.
+
+        Raises:
+            InputError: no Arrow data, or no text in it; see ``bind_schema``.
+            UsageError: two added columns have one name.
+            PipelineError: while reading, as ``Stage.run`` raises it.
+        """
+        reader = _open(data)
+        task, fields = bind_schema(self._stage.task, self._stage.settings, reader.schema)
+        schema = pa.schema([*reader.schema, *fields], metadata=reader.schema.metadata)
+        return pa.RecordBatchReader.from_batches(schema, _label(replace(self._stage, task=task), reader, stats))
+
+    def label_table(self, data: Any, *, stats: RunStats | None = None) -> pa.Table:
+        """Label what fits in memory: ``label_stream``, read to its end."""
+        return self.label_stream(data, stats=stats).read_all()
+
+
+def label_stream(
+    data: Any, task: Task, model: Model, settings: Settings | None = None, *, stats: RunStats | None = None
+) -> pa.RecordBatchReader:
+    """``Labeller.label_stream`` for a single input."""
+    return Labeller(task, model, settings).label_stream(data, stats=stats)
+
+
+def label_table(
+    data: Any, task: Task, model: Model, settings: Settings | None = None, *, stats: RunStats | None = None
+) -> pa.Table:
+    """``Labeller.label_table`` for a single input."""
+    return Labeller(task, model, settings).label_table(data, stats=stats)
+
+
+def _open(data: Any) -> pa.RecordBatchReader:
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise InputError(
+            f"a {type(data).__name__!r} is not Arrow data: it has no __arrow_c_stream__",
+            "pass a pyarrow table or reader, a polars or pandas frame, or a DuckDB relation",
+        )
+    if isinstance(data, pa.RecordBatchReader):
+        return data  # as it is: across the C interface an error would lose its type
+    return pa.RecordBatchReader.from_stream(data)
+
+
+def _label(stage: Stage, reader: pa.RecordBatchReader, stats: RunStats | None) -> Generator[pa.RecordBatch, None, None]:
+    tables = stage.run(buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES), stats or RunStats())
+    with closing(tables):
+        for table in tables:
+            yield from table.to_batches()

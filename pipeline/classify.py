@@ -1,0 +1,134 @@
+"""The command line: ``python -m pipeline.classify INPUT OUTPUT``.
+
+Whatever can be refused is refused before the model loads: flags, task file, input, output, in this order. Messages go
+to stderr; stdout carries only what ``--help``, ``--version`` and ``--dry-run`` are asked for. A run ends with a summary
+or with one line that says why not, and with an exit code of ``errors``. Nothing heavy is imported before the flags are
+known to be right.
+"""
+
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.errors import Interrupted, PipelineError
+from pipeline.logs import FAULT, logs_on_stderr, wanted_format, write_stderr
+from pipeline.options import Options, parse
+from pipeline.report import Report, check_metrics_path, write_metrics
+from pipeline.stop_signals import Stopped, StopSignals
+from pipeline.summary import summary
+
+log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
+
+PACKAGE = Path(__file__).parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, in the main thread.
+
+    Args:
+        argv: arguments without the program's name; None for those of the process, which ends with the run.
+
+    Returns:
+        The exit code.
+    """
+    # Before torch is imported: OpenMP threads without work must sleep. Spinning, they hold the cores that others need,
+    # and with a busy neighbour on one of two cores a pass takes ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Tokenizing uses all cores, on a thread; nothing here forks, which is what the library would warn about.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options, report, exit_code = None, Report(), 0
+    with logs_on_stderr(wanted_format(arguments)), StopSignals(last=argv is None) as signals:
+        try:
+            options = parse(arguments)
+            signals.check()
+            if options is not None:
+                _label(options, report, signals)
+        except SystemExit:  # nobody reads the help any more
+            raise
+        except BaseException as error:  # polars' panics too
+            cause = signals.cause_of(error)
+            signals.ignore()
+            exit_code = _explain(cause, options, report)
+        signals.ignore()
+        metrics_exit_code = _write_metrics(report)
+    return exit_code or metrics_exit_code
+
+
+def _label(options: Options, report: Report, signals: StopSignals) -> None:
+    report.input, report.output = str(options.input), str(options.output)
+    settings, task = options.build_settings(), options.build_task()
+    if options.metrics is not None and not options.dry_run:
+        check_metrics_path(options.metrics)
+        report.metrics_path = options.metrics
+    from pipeline.run import Run
+
+    Run(options, settings, report, signals).label(task)
+    if not options.dry_run:
+        _show_summary(report, options.log_format)
+
+
+def _show_summary(report: Report, log_format: str) -> None:
+    if log_format == "json":
+        log.info("done", extra={"fields": {"summary": report.metrics()}})
+        return
+    on_terminal = sys.stderr.isatty()
+    lines = io.StringIO()
+    console = Console(file=lines, force_terminal=on_terminal, highlight=False)
+    for line in summary(report, bars=on_terminal):
+        console.print(line, soft_wrap=True)
+    write_stderr(f"\n{lines.getvalue()}\n")
+    log.info("done: %s", report.output)
+
+
+def _explain(error: BaseException, options: Options | None, report: Report) -> int:
+    """Say why a run ended, and give its exit code."""
+    failure = _failure(error, report.output)
+    fields = {"exit_code": failure.exit_code, "hint": failure.hint}
+    if options is not None and options.debug:
+        fields["traceback"] = "".join(traceback.format_exception(error))
+    log.log(FAULT if type(failure) is PipelineError else logging.ERROR, "%s", failure, extra={"fields": fields})
+    report.exit_code, report.error = failure.exit_code, str(failure)
+    return failure.exit_code
+
+
+def _failure(error: BaseException, output: str) -> PipelineError:
+    if isinstance(error, PipelineError):
+        return error
+    if isinstance(error, Stopped):
+        return Interrupted(
+            f"stopped by {error.cause}; {output!r} is as it was before", "run the same command again", error.exit_code
+        )
+    # Its own words are left out: they may quote a row.
+    return PipelineError(
+        f"{type(error).__name__} at {_place(error)}", "run again with --debug to see more, and please report it"
+    )
+
+
+def _place(error: BaseException) -> str:
+    """The last line of this package that an exception came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+
+
+def _write_metrics(report: Report) -> int:
+    """Write what was measured, if that is wanted; gives an exit code."""
+    if report.metrics_path is None:
+        return 0
+    try:
+        write_metrics(report.metrics_path, report.metrics())
+    except PipelineError as error:
+        log.error("%s", error, extra={"fields": {"exit_code": error.exit_code, "hint": error.hint}})
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What a run would do, in words, before any model is loaded."""
+
+from collections.abc import Iterator, Sequence
+from textwrap import indent
+
+import pyarrow as pa
+
+from pipeline.options import Options
+from pipeline.source import ParquetSource
+from pipeline.task import Task
+
+
+def plan(options: Options, task: Task, source: ParquetSource, fields: Sequence[pa.Field]) -> str:
+    """The report of ``--dry-run``.
+
+    Args:
+        options: of the command line.
+        task: with its text columns bound to the input.
+        source: the input.
+        fields: the columns that would be added.
+    """
+    facts = [
+        ("input", str(options.input)),
+        ("rows", _rows(source)),
+        ("text", _text(task)),
+        ("labels", ", ".join(task.label_names)),
+        ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
+        ("output", f"{options.output} (would be {'replaced' if options.output.exists() else 'created'})"),
+        ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
+        ("scoring", task.scoring),
+        ("calibration", task.calibration),
+    ]
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
+    return "\n".join(["dry run: nothing was written", "", *lines, "", *_prompt(task), ""])
+
+
+def _rows(source: ParquetSource) -> str:
+    total, n_groups = source.metadata.num_rows, source.metadata.num_row_groups
+    groups = f"{n_groups:,} row group{'' if n_groups == 1 else 's'}"
+    if source.num_rows < total:
+        return f"the first {source.num_rows:,} of {total:,}, which are in {groups}"
+    return f"{total:,} in {groups}"
+
+
+def _text(task: Task) -> str:
+    return ", ".join(task.columns) if task.template is None else f"template {task.template!r}"
+
+
+def _prompt(task: Task) -> Iterator[str]:
+    """The turns of the chat, with {text} where a row's text goes."""
+    turns = {"system": task.system_message(), "user": task.user_message("{text}"), "answer": task.answer}
+    for turn, content in turns.items():
+        if content:
+            yield f"{turn} turn:"
+            yield indent(content, "  ")

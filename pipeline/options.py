@@ -1,0 +1,275 @@
+"""The flags of the command line: names, help, environment variables, and what they make: a task and settings.
+
+Every flag ``--some-name`` may also be given as the environment variable ``PIPELINE_SOME_NAME``; the flag wins. Nothing
+here touches the input, the output or a model, and nothing heavy is imported.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from pipeline.errors import UsageError
+from pipeline.flags import column_names, count, count_or_auto, flag, number, usage_error
+from pipeline.settings import DEFAULT_MAX_TOKENS, EngineKind, Overlong, Settings
+from pipeline.task import Calibration, Scoring, Task
+from pipeline.task_file import builtin_task, load_task
+from pipeline.version import PROGRAM, installed_version
+
+HELP = """Label every row of a Parquet file with a small local language model.
+
+OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete.
+
+The columns with the text are found by name: text, ticket, body (with subject), description or message. The built-in task tells billing, technical and account tickets apart. Both are yours to change.
+"""  # noqa: E501  (a line is a paragraph)
+EXIT_CODES = (
+    "Exit codes: 0 done; 2 flags or task file; 3 a check that was asked for failed; 65 input unusable; 66 no input; "
+    "69 model unavailable; 70 a fault of this program; 73 output exists or cannot be created; 74 reading or writing "
+    "failed; 75 or 130 stopped by SIGTERM or Ctrl-C."
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{PROGRAM} {installed_version()}")
+        raise typer.Exit()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a command line says; each field is a flag and carries its help.
+
+    Values are of the right type, but may still contradict each other: see ``build_settings`` and ``build_task``.
+    """
+
+    input: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file to read.", show_default=False)]
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write.", show_default=False)]
+
+    task: Annotated[
+        Path | None,
+        flag("task", "Task", "Task file: labels, prompts, text columns; flags win over it.", metavar="FILE.toml"),
+    ] = None
+    text_column: Annotated[
+        list[str] | None,
+        flag(
+            "text-column",
+            "Task",
+            "Column that holds the text; repeat the flag to join several (with commas in the variable).",
+            metavar="NAME",
+            callback=column_names,
+        ),
+    ] = None
+    labels: Annotated[
+        str | None, flag("labels", "Task", "Labels to choose from, with commas between them.", metavar="A,B,C")
+    ] = None
+    label_column: Annotated[
+        str, flag("label-column", "Task", "Name of the added column of labels.", metavar="NAME")
+    ] = "label"
+    score_column: Annotated[
+        str | None, flag("score-column", "Task", "Also add a column of the labels' probabilities.", metavar="NAME")
+    ] = None
+    status_column: Annotated[
+        str | None,
+        flag(
+            "status-column",
+            "Task",
+            "Also add a column that says how each row went: ok, blank, truncated, overlong, low_score, invalid_text or "
+            "failed.",
+            metavar="NAME",
+        ),
+    ] = None
+    min_score: Annotated[
+        float,
+        flag(
+            "min-score",
+            "Task",
+            "Rows whose label is less probable get the default label instead.",
+            metavar="P",
+            parser=number,
+        ),
+    ] = 0.0
+    default_label: Annotated[
+        str | None,
+        flag("default-label", "Task", "Label of such rows, any text; null if not given.", metavar="LABEL"),
+    ] = None
+    scoring: Annotated[
+        Scoring | None,
+        flag(
+            "scoring",
+            "Task",
+            "How labels are compared: first-token, sequence (all their tokens); auto: whichever the labels need.",
+            metavar="MODE",
+        ),
+    ] = None
+    calibration: Annotated[
+        Calibration | None,
+        flag("calibration", "Task", "Whether to divide out what the model answers to texts without content."),
+    ] = None
+
+    model: Annotated[
+        str, flag("model", "Model", "A folder, a .gguf file, a model hub name, or embedded.", metavar="MODEL")
+    ] = "embedded"
+    revision: Annotated[
+        str | None, flag("revision", "Model", "Branch, tag or commit of the model on the hub.", metavar="REVISION")
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], flag("device", "Model", "Where the model runs; auto: the best there is.")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        flag(
+            "dtype",
+            "Model",
+            "Type of the weights: float32, bfloat16, float16; auto: float32 on a CPU, 16 bits elsewhere.",
+            metavar="TYPE",
+        ),
+    ] = "auto"
+    max_tokens: Annotated[
+        int | None,
+        flag(
+            "max-tokens",
+            "Model",
+            f"Most tokens of a whole prompt; {DEFAULT_MAX_TOKENS}, or what the model can take if less.",
+            metavar="N",
+            parser=count,
+        ),
+    ] = None
+    overlong: Annotated[
+        Overlong,
+        flag(
+            "overlong",
+            "Model",
+            "Rows with longer prompts: cut the text in its middle, give no label, or end the run.",
+        ),
+    ] = "truncate"
+    trust_remote_code: Annotated[
+        bool,
+        flag("trust-remote-code", "Model", "Run code that comes with the model, and read pickled weights."),
+    ] = False
+
+    engine: Annotated[
+        EngineKind,
+        flag(
+            "engine",
+            "Speed",
+            "How rows go through the model: packed, padded, single; auto: the fastest that fits it.",
+            metavar="ENGINE",
+        ),
+    ] = "auto"
+    buffer_rows: Annotated[
+        int, flag("buffer-rows", "Speed", "Most rows in memory at a time.", metavar="N", parser=count)
+    ] = 8192
+    max_batch_tokens: Annotated[
+        int | None,
+        flag(
+            "max-batch-tokens",
+            "Speed",
+            "Most tokens of one pass through the model; auto: by device.",
+            metavar="N|auto",
+            parser=count_or_auto,
+        ),
+    ] = None
+
+    overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT if it exists.")] = False
+    verify: Annotated[
+        int | None,
+        flag(
+            "verify",
+            "Safety",
+            "Label N texts again, one at a time, and write OUTPUT only if they get the same labels.",
+            metavar="N",
+            parser=count,
+        ),
+    ] = None
+
+    metrics: Annotated[
+        Path | None,
+        flag(
+            "metrics", "Night", "Write counts and timings there at the end, also of a failed run.", metavar="FILE.json"
+        ),
+    ] = None
+    log_format: Annotated[
+        Literal["text", "json"], flag("log-format", "Night", "Messages for people, or one JSON object a line.")
+    ] = "text"
+    progress: Annotated[
+        Literal["auto", "bar", "log", "none"],
+        flag("progress", "Night", "A bar (on a terminal only), or a line now and then; auto: by where messages go."),
+    ] = "auto"
+    limit: Annotated[int | None, flag("limit", "Night", "Only the first N rows.", metavar="N", parser=count)] = None
+    dry_run: Annotated[
+        bool, flag("dry-run", "Night", "Check everything but the model, say what would be done, write nothing.")
+    ] = False
+    debug: Annotated[
+        bool, flag("debug", "Night", "Show where an error comes from; this may quote rows of the input.")
+    ] = False
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, rich_help_panel="Night", help="Show it."),
+    ] = False
+
+    def build_task(self) -> Task:
+        """The task: the built-in one, or that of the file, with the flags over it.
+
+        Raises:
+            UsageError: the file or a flag is wrong.
+        """
+        task = builtin_task() if self.task is None else load_task(self.task)
+        return task.with_overrides(
+            text_columns=self.text_column or (),
+            labels=self.labels,
+            scoring=self.scoring,
+            calibration=self.calibration,
+        )
+
+    def build_settings(self) -> Settings:
+        """Everything else that decides what is written.
+
+        Raises:
+            UsageError: a flag is wrong, or two contradict each other.
+        """
+        self._check_conflicts()
+        return Settings(
+            label_column=self.label_column,
+            score_column=self.score_column,
+            status_column=self.status_column,
+            min_score=self.min_score,
+            default_label=self.default_label,
+            max_tokens=self.max_tokens,
+            overlong=self.overlong,
+            engine=self.engine,
+            buffer_rows=self.buffer_rows,
+            max_batch_tokens=self.max_batch_tokens,
+        )
+
+    def _check_conflicts(self) -> None:
+        if self.revision is not None and (self.model == "embedded" or Path(self.model).exists()):
+            raise UsageError(
+                f"--revision {self.revision!r} has no effect: --model {self.model!r} is not on a model hub",
+                "leave --revision out, or name a model of the hub",
+            )
+        if self.progress == "bar" and self.log_format == "json":
+            raise UsageError(
+                "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
+            )
+        if self.metrics is not None:
+            for name, path in (("INPUT", self.input), ("OUTPUT", self.output)):
+                if self.metrics.resolve() == path.resolve():
+                    raise UsageError(f"--metrics {str(self.metrics)!r} is {name}", "write the metrics to another file")
+
+
+def parse(arguments: Sequence[str]) -> Options | None:
+    """The options; None when help or the version was asked for, and printed.
+
+    Raises:
+        UsageError: an unknown flag, a missing argument, a value that is not allowed.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command(help=HELP, epilog=EXIT_CODES)(Options)
+    command = typer.main.get_command(app)
+    try:
+        options = command(list(arguments), prog_name="python -m pipeline.classify", standalone_mode=False)
+    except typer.TyperException as error:
+        raise usage_error(error) from None
+    return options if isinstance(options, Options) else None

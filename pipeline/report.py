@@ -1,0 +1,154 @@
+"""What a run was and how it went, as numbers: the metrics file, and the footer entry of the output.
+
+Never a word of any text: counts, seconds, names of labels and files.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import OutputError, StorageError
+from pipeline.stats import RunStats
+from pipeline.version import PROGRAM, installed_version
+
+if TYPE_CHECKING:
+    from pipeline.engine.model import Model
+    from pipeline.stage import Stage
+    from pipeline.verify import Verdict
+
+FOOTER_KEY = b"parquet_classify"
+
+
+@dataclass(slots=True)
+class Report:
+    """A run, told while it goes on.
+
+    Attributes:
+        input: as the command line names it.
+        output: likewise.
+        metrics_path: where the metrics will be written, once that is known to be possible.
+        stats: counts and seconds by phase. ``load`` is the model's; ``run`` is from the first row read to the output
+            in its place, without checks, and holds the other phases.
+        facts: see ``run_facts``; empty until the model is loaded.
+        verdict: of ``--verify``.
+        exit_code: of the process.
+        error: why it is not 0.
+        started: ``time.perf_counter`` at the start.
+    """
+
+    input: str = ""
+    output: str = ""
+    metrics_path: Path | None = None
+    stats: RunStats = field(default_factory=RunStats)
+    facts: dict[str, Any] = field(default_factory=dict)
+    verdict: "Verdict | None" = None
+    exit_code: int = 0
+    error: str | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    def metrics(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        stats = self.stats
+        labels = {label: n_rows for label, n_rows in stats.labels.items() if label is not None}
+        seconds = {phase: round(seconds, 3) for phase, seconds in stats.seconds.items()}
+        return {
+            "program": PROGRAM,
+            "version": installed_version(),
+            "exit_code": self.exit_code,
+            "error": self.error,
+            "input": self.input,
+            "output": self.output,
+            **self.facts,
+            "rows": stats.rows,
+            "label_rows": labels,
+            "null_label_rows": stats.labels[None],
+            "status_rows": dict(stats.statuses),
+            "texts": stats.texts,
+            "fed_tokens": stats.fed_tokens,
+            "padded_tokens": stats.padded_tokens,
+            "padding_share": round(stats.padding_share, 4),
+            "buckets": stats.buckets,
+            "seconds": {**seconds, "total": round(time.perf_counter() - self.started, 3)},
+            "rows_per_second": round(self.rows_per_second, 3),
+            "tokens_per_second": round(self.tokens_per_second, 1),
+            "peak_rss_mib": round(peak_rss_mib(), 1),
+            "verify": asdict(self.verdict) if self.verdict else None,
+        }
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows labelled and written, by the seconds of the run without loading the model."""
+        return self.stats.rows / self.stats.seconds["run"] if self.stats.seconds["run"] else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens fed, by the seconds in which the model had work."""
+        return self.stats.fed_tokens / self.stats.seconds["model"] if self.stats.seconds["model"] else 0.0
+
+
+def run_facts(stage: "Stage", model: "Model") -> dict[str, Any]:
+    """What decided the labels: model, task, and how they were asked."""
+    return {
+        "model": model.name,
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "engine": stage.engine.name,
+        "task": stage.task.name,
+        "labels": list(stage.task.label_names),
+        "text_columns": list(stage.task.columns),
+        "scoring": "sequence" if stage.tree.normalize else "first-token",
+        "calibration": stage.task.calibration,
+        "fingerprint": stage.fingerprint,
+    }
+
+
+def footer(facts: dict[str, Any]) -> dict[bytes, bytes]:
+    """The entry of the output file's footer that says where its labels come from."""
+    return {FOOTER_KEY: json.dumps({"version": installed_version(), **facts}).encode()}
+
+
+def peak_rss_mib() -> float:
+    """The most memory this process has had, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def check_metrics_path(path: Path) -> None:
+    """Check that a metrics file can be written, without leaving anything behind.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    if path.is_dir():
+        raise OutputError(f"--metrics {str(path)!r} is a folder", "name a file in it")
+    try:
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        reason = f"there is no folder {str(path.parent)!r}" if isinstance(error, FileNotFoundError) else error.strerror
+        raise OutputError(
+            f"--metrics {str(path)!r} cannot be written: {reason}", "write it to another folder"
+        ) from error
+
+
+def write_metrics(path: Path, metrics: dict[str, Any]) -> None:
+    """Write a metrics file in one step, over an older one.
+
+    Raises:
+        StorageError: the device failed or is full.
+    """
+    work = path.with_name(f".{path.name}.partial")
+    try:
+        work.write_text(json.dumps(metrics, indent=2) + "\n", encoding="ascii")
+        os.replace(work, path)
+    except OSError as error:
+        work.unlink(missing_ok=True)
+        raise StorageError(
+            f"writing --metrics {str(path)!r} failed: {error.strerror}", "make room, or leave it out"
+        ) from error

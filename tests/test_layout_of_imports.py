@@ -1,0 +1,124 @@
+"""Imports go one way: every module may import only those that stand before it in ``ORDER``."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pipeline"
+
+ORDER = [
+    # what everything else speaks in
+    "version",
+    "errors",
+    "settings",
+    "stats",
+    "task",
+    "task_file",
+    # files and columns
+    "text",
+    "text_columns",
+    "buffers",
+    "input_file",
+    "file_layout",
+    "source",
+    "work_file",
+    "sink",
+    # texts to tokens to buckets
+    "buckets",
+    "chat",
+    "prompt",
+    "continuations",
+    # the model
+    "engine.layout",
+    "engine.attention",
+    "engine.model",
+    "engine.single",
+    "engine.padded",
+    "engine.packed",
+    "engine.select",
+    "engine.embedded",
+    "engine.load",
+    # scores to labels
+    "scoring",
+    "added_columns",
+    "schema",
+    "fingerprint",
+    "prefetch",
+    "stage",
+    # what is built on the stage
+    "verify",
+    "api",
+    "__init__",
+    "logs",
+    "stop_signals",
+    "report",
+    "progress",
+    "summary",
+    "flags",
+    "options",
+    "dry_run",
+    "run",
+    "classify",
+    "bench.workload",
+    "bench.ceiling",
+    "bench.paths",
+    "bench.__main__",
+]
+# Who may import what is slow to import, or is one module's business.
+OWNERS = {
+    "torch": ("engine", "bench"),
+    "transformers": ("engine", "bench"),
+    "accelerate": ("engine", "stage"),
+    "safetensors": ("engine",),
+    "tokenizers": ("chat", "prompt"),
+    "typer": ("flags", "options", "bench"),
+    "rich": ("progress", "summary", "classify"),
+    "sqlite3": (),
+    "ray": (),
+}
+
+
+def modules() -> dict[str, Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    names = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in files}
+    return {name: file for name, file in names.items() if not name.endswith(".__init__")}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Absolute names of everything a file imports, within functions too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file.name}: imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert sorted(ORDER) == sorted(modules())
+
+
+@pytest.mark.parametrize("name", modules())
+def test_a_module_imports_only_those_before_it(name: str) -> None:
+    known = {f"pipeline.{module}": place for place, module in enumerate(ORDER)}
+    own = known[f"pipeline.{name}"]
+    later = {module for module in imports(modules()[name]) if known.get(module, -1) >= own}
+    assert not later, f"pipeline.{name} imports {later}, which stand at or after it in ORDER"
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_a_package_is_imported_by_its_owners_only(package: str) -> None:
+    users = {
+        name
+        for name, file in modules().items()
+        if any(module == package or module.startswith(f"{package}.") for module in imports(file))
+    }
+    allowed = OWNERS[package]
+    strangers = {
+        name for name in users if not name.startswith(tuple(f"{owner}." for owner in allowed)) and name not in allowed
+    }
+    assert not strangers
+    assert users or not allowed, f"nobody imports {package} any more"
