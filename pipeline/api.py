@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.buffers import buffers
 from pipeline.engine.model import Model
 from pipeline.errors import InputError
+from pipeline.parquet.buffers import buffers
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
 from pipeline.stage import MAX_BUFFER_BYTES, Stage, build_stage

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pipeline.command.logs import FAULT, logs_on_stderr, wanted_format, write_stderr
+from pipeline.command.options import Options, parse
+from pipeline.command.report import Report, check_metrics_path, write_metrics
+from pipeline.command.stop_signals import Stopped, StopSignals
+from pipeline.command.summary import summary
 from pipeline.errors import Interrupted, PipelineError
-from pipeline.logs import FAULT, logs_on_stderr, wanted_format, write_stderr
-from pipeline.options import Options, parse
-from pipeline.report import Report, check_metrics_path, write_metrics
-from pipeline.stop_signals import Stopped, StopSignals
-from pipeline.summary import summary
 
 log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
 
@@ -67,7 +67,7 @@ def _label(options: Options, report: Report, signals: StopSignals) -> None:
     if options.metrics is not None and not options.dry_run:
         check_metrics_path(options.metrics)
         report.metrics_path = options.metrics
-    from pipeline.run import Run
+    from pipeline.command.run import Run
 
     Run(options, settings, report, signals).label(task)
     if not options.dry_run:

@@ -16,9 +16,7 @@ def main() -> None:
         tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, fmt_str_lengths=48, tbl_width_chars=120
     ):
         print(tickets.head(10))
-    print(
-        f"{n_right / len(known):.0%} of {len(known)} labels are the truth (a column of the sample that the model does not see)"
-    )
+    print(f"{n_right / len(known):.0%} of {len(known)} labels are the truth, a column that the model does not see")
 
 
 if __name__ == "__main__":

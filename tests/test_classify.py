@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline.progress
+import pipeline.command.progress
 from pipeline.classify import main
+from pipeline.command.options import Options
 from pipeline.engine.packed import PackedEngine
-from pipeline.options import Options
-from pipeline.sink import ParquetSink
+from pipeline.parquet.sink import ParquetSink
 from tests.hard_files import UNUSABLE, USABLE, bits, with_text
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -626,7 +626,7 @@ def test_json_messages_are_one_object_a_line(classify: CommandLine, tickets: Pat
 def test_progress_is_told_in_lines_when_stderr_is_no_terminal(
     classify: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline.progress, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(pipeline.command.progress, "LINE_SECONDS", 0.01)
     path = write_tickets(tmp_path / "in.parquet", [f"{text} {i}" for i in range(10) for text in TEXTS])
     for flags in ([], ["--progress", "bar"], ["--progress", "log"]):
         said = classify(path, tmp_path / "out.parquet", "--overwrite", *flags)
@@ -647,7 +647,7 @@ def test_version_is_told(classify: CommandLine) -> None:
 
 
 def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.options import parse
+    from pipeline.command.options import parse
 
     values = {
         "task": "t.toml",
@@ -813,6 +813,20 @@ def test_a_signal_ends_the_run_and_leaves_nothing(
     assert json.loads((tmp_path / "m.json").read_text())["exit_code"] == exit_code
     assert names_in(tmp_path) == ["in.parquet", "m.json"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_that_a_signal_leads_to_is_told_as_the_signal(
+    classify: CommandLine, tickets: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("half a module") from None
+
+    monkeypatch.setattr(ParquetSink, "write", fail)
+    said = classify(tickets, output)
+    assert (said.exit_code, said.lines[-1]) == (75, "hint: run the same command again")
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:

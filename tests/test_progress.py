@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-import pipeline.progress
-from pipeline.progress import Position, chosen_kind, duration, percent, position, show_progress, show_step
+import pipeline.command.progress
+from pipeline.command.progress import Position, chosen_kind, duration, percent, position, show_progress, show_step
 from pipeline.stats import RunStats
 
 
@@ -114,7 +114,7 @@ def test_lines_come_at_intervals_and_end_with_the_run(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(pipeline.progress, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(pipeline.command.progress, "LINE_SECONDS", 0.01)
     stats = stats_of(rows=0, fed=0, buffer_rows=2, buffer_tokens=10, buffer_fed=5)
     with show_progress("log", stats, 4):
         while len(caplog.records) < 3:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from pipeline.command.report import FOOTER_KEY, Report, check_metrics_path, footer, peak_rss_mib, write_metrics
+from pipeline.command.summary import MAX_LABELS, summary
 from pipeline.errors import OutputError, StorageError
-from pipeline.report import FOOTER_KEY, Report, check_metrics_path, footer, peak_rss_mib, write_metrics
 from pipeline.stats import RunStats
-from pipeline.summary import MAX_LABELS, summary
 from pipeline.verify import Verdict
 
 FACTS = {"model": "m", "engine": "packed", "labels": ["billing", "技術", "null"]}

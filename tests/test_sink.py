@@ -23,11 +23,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.buffers import buffers
 from pipeline.errors import InputError, OutputError, StorageError
-from pipeline.file_layout import FileLayout, read_layout
-from pipeline.sink import ParquetSink
-from pipeline.source import ParquetSource
+from pipeline.parquet.buffers import buffers
+from pipeline.parquet.file_layout import FileLayout, read_layout
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
 from tests.hard_files import (
     ROW_GROUP_ROWS,
     SPARK_SCHEMA_KEY,
@@ -509,7 +509,7 @@ def test_a_folder_that_may_not_be_written_is_refused(
     def fail(*args: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pipeline.work_file._open_locked", fail)
+    monkeypatch.setattr("pipeline.parquet.work_file._open_locked", fail)
     assert "Permission denied" in str(refused(tmp_path / "out.parquet", layout))
 
 
@@ -621,8 +621,8 @@ import os, resource, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 from pipeline.errors import PipelineError
-from pipeline.sink import ParquetSink
-from pipeline.source import ParquetSource
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
 
 folder = Path(sys.argv[1])
 {setup}
@@ -671,7 +671,7 @@ def test_a_full_disk_leaves_no_partial_file_and_the_old_output(tmp_path: Path) -
 def test_no_space_on_the_device_is_a_storage_error(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.work_file._open_locked", lambda _: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr("pipeline.parquet.work_file._open_locked", lambda _: os.open("/dev/full", os.O_WRONLY))
     with pytest.raises(StorageError, match="No space left on device") as caught:
         copy(plain, tmp_path / "out.parquet")
     assert caught.value.exit_code == 74
@@ -740,9 +740,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from pipeline.buffers import buffers
-from pipeline.sink import ParquetSink
-from pipeline.source import ParquetSource
+from pipeline.parquet.buffers import buffers
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
 
 path = Path(sys.argv[1])
 with ParquetSource(path) as source, ParquetSink(path.with_suffix(".out"), source.layout, []) as sink:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.buffers import Grouper, buffers, share_dictionaries
 from pipeline.errors import InputError, InputMissingError, PipelineError, StorageError
-from pipeline.source import ParquetSource, ReadPace
+from pipeline.parquet.buffers import Grouper, buffers, share_dictionaries
+from pipeline.parquet.source import ParquetSource, ReadPace
 from tests.hard_files import (
     ODD_TEXTS,
     UNUSABLE,
@@ -196,7 +196,7 @@ def test_no_damage_to_a_file_escapes_as_anything_but_a_clear_error(tmp_path: Pat
 import random, sys
 from pathlib import Path
 from pipeline.errors import InputError
-from pipeline.source import ParquetSource
+from pipeline.parquet.source import ParquetSource
 from tests.hard_files import USABLE
 
 path, n_refused, random = Path(sys.argv[1]), 0, random.Random(0)
@@ -359,8 +359,8 @@ def test_the_pace_heeds_what_the_footer_says_of_a_row_group() -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from pipeline.buffers import buffers
-from pipeline.source import ParquetSource
+from pipeline.parquet.buffers import buffers
+from pipeline.parquet.source import ParquetSource
 
 def peak():
     with open("/proc/self/status") as status:

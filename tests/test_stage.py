@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
-from pipeline.buffers import buffers
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError, UsageError
+from pipeline.parquet.buffers import buffers
 from pipeline.scoring import decide, label_logprobs
 from pipeline.settings import Settings
 from pipeline.stage import Stage, build_stage, score_bucket

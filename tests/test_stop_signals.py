@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.stop_signals import Stopped, StopSignals
+from pipeline.command.stop_signals import Stopped, StopSignals
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
-from pipeline.buffers import buffers
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.select import TOLERANCE
 from pipeline.errors import GateError
+from pipeline.parquet.buffers import buffers
 from pipeline.settings import Settings
 from pipeline.stage import Stage, build_stage
 from pipeline.stats import RunStats

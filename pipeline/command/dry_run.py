@@ -5,8 +5,8 @@ from textwrap import indent
 
 import pyarrow as pa
 
-from pipeline.options import Options
-from pipeline.source import ParquetSource
+from pipeline.command.options import Options
+from pipeline.parquet.source import ParquetSource
 from pipeline.task import Task
 
 

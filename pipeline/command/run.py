@@ -9,17 +9,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.buffers import buffers
-from pipeline.dry_run import plan
-from pipeline.logs import write_stdout
-from pipeline.options import Options
-from pipeline.progress import chosen_kind, show_progress, show_step
-from pipeline.report import Report, footer, run_facts
+from pipeline.command.dry_run import plan
+from pipeline.command.logs import write_stdout
+from pipeline.command.options import Options
+from pipeline.command.progress import chosen_kind, show_progress, show_step
+from pipeline.command.report import Report, footer, run_facts
+from pipeline.command.stop_signals import StopSignals
+from pipeline.parquet.buffers import buffers
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
-from pipeline.sink import ParquetSink
-from pipeline.source import ParquetSource
-from pipeline.stop_signals import StopSignals
 from pipeline.task import Task
 
 if TYPE_CHECKING:

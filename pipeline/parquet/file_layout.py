@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.buffers import has_dictionary
+from pipeline.parquet.buffers import has_dictionary
 
 DEFAULT_CODEC = "ZSTD"
 

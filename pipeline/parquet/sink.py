@@ -15,10 +15,10 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.buffers import Grouper, type_parts
 from pipeline.errors import InputError
-from pipeline.file_layout import FileLayout
-from pipeline.work_file import WorkFile, storage_errors
+from pipeline.parquet.buffers import Grouper, type_parts
+from pipeline.parquet.file_layout import FileLayout
+from pipeline.parquet.work_file import WorkFile, storage_errors
 
 MIN_ROW_GROUP_ROWS = 128 << 10
 MAX_ROW_GROUP_ROWS = 1 << 20

@@ -15,10 +15,10 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.buffers import dictionary_bytes, share_dictionaries
 from pipeline.errors import InputError, PipelineError
-from pipeline.file_layout import FileLayout, read_layout
-from pipeline.input_file import EXPORT_AGAIN, READ_ERRORS, check_magic_bytes, read_error
+from pipeline.parquet.buffers import dictionary_bytes, share_dictionaries
+from pipeline.parquet.file_layout import FileLayout, read_layout
+from pipeline.parquet.input_file import EXPORT_AGAIN, READ_ERRORS, check_magic_bytes, read_error
 
 MAX_READ_ROWS = 256  # 8192 rows are read no faster; with one long text each they would be gigabytes
 MAX_READ_BYTES = 16 << 20

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipeline.command.flags import column_names, count, count_or_auto, flag, number, usage_error
 from pipeline.errors import UsageError
-from pipeline.flags import column_names, count, count_or_auto, flag, number, usage_error
 from pipeline.settings import DEFAULT_MAX_TOKENS, EngineKind, Overlong, Settings
 from pipeline.task import Calibration, Scoring, Task
 from pipeline.task_file import builtin_task, load_task

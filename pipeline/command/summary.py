@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from rich.cells import cell_len
 from rich.text import Text
 
-from pipeline.progress import duration, percent
-from pipeline.report import Report, peak_rss_mib
+from pipeline.command.progress import duration, percent
+from pipeline.command.report import Report, peak_rss_mib
 
 MAX_LABELS = 20
 BAR_COLUMNS = 16

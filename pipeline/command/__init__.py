@@ -1,0 +1,1 @@
+"""What the command line is made of: flags, one run, and what is said about it."""

@@ -1,0 +1,1 @@
+"""One Parquet file in, one out: bounded memory, nothing changed but what is added, all or nothing."""
