@@ -21,7 +21,7 @@ from pipeline.task import Task
 from pipeline.task_file import builtin_task
 
 SAMPLE = Path(__file__).parent.parent / "sample_data" / "tickets.parquet"
-N_TICKETS = 150
+N_TICKETS = 100
 
 
 @pytest.fixture(scope="module")

