@@ -104,11 +104,12 @@ class PromptEncoder:
         return frame.with_columns(length_window=length_window(pl.col("n_tokens")))
 
     def _truncate(self, frame: pl.DataFrame, overlong: pl.Series) -> pl.DataFrame:
-        """Cut over-long texts and tokenize them again."""
-        fitted = pl.Series([self._fit(text) for text in frame["text"].filter(overlong)], dtype=pl.String)
-        text = frame["text"].scatter(overlong.arg_true(), fitted)
-        frame = frame.with_columns(text=text, truncated=pl.col("truncated") | overlong)
-        return frame.with_columns(token_ids=self._prompt_ids())
+        """Cut over-long texts and tokenize those again."""
+        frame = frame.with_row_index("place")
+        long = frame.filter(overlong)
+        fitted = pl.Series([self._fit(text) for text in long["text"]], dtype=pl.String)
+        long = long.with_columns(text=fitted, truncated=True).with_columns(token_ids=self._prompt_ids())
+        return pl.concat([frame.filter(~overlong), long]).sort("place").drop("place")
 
     def _prompt_ids(self) -> pl.Expr:
         """Whole prompts' token ids, by the batch encoder, which uses every core."""

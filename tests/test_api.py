@@ -165,6 +165,23 @@ def test_an_error_on_the_way_keeps_its_type(model: Any) -> None:
     assert isinstance(error.value, PipelineError)
 
 
+def test_an_error_of_the_model_ends_the_thread(
+    labeller: Labeller, tickets: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while the error is at hand, whose traceback keeps every generator on the way alive."""
+
+    def fail(*_: Any) -> None:
+        raise LookupError("no such kernel")
+
+    before = threading.active_count()
+    reader = labeller.label_stream(tickets)
+    monkeypatch.setattr("pipeline.stage.score_bucket", fail)
+    with pytest.raises(LookupError) as error:
+        reader.read_next_batch()
+    assert error.value.args == ("no such kernel",)
+    assert threading.active_count() == before
+
+
 def test_an_error_of_the_data_keeps_its_type(labeller: Labeller) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"text": ["a"]})

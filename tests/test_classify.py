@@ -459,14 +459,14 @@ def test_a_revision_reaches_the_hub(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def from_pretrained(**what: Any) -> None:
-        asked.update(what)
+    def download(name: str, file: str, *, revision: str | None) -> None:
+        asked.update(name=name, file=file, revision=revision)
         raise OSError("no network here")
 
-    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", from_pretrained)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     said = classify(tickets, output, "--model", "some/model", "--revision", "v7")
-    assert_refused(said, 69, "cannot load model 'some/model': no network here")
-    assert (asked["pretrained_model_name_or_path"], asked["revision"]) == ("some/model", "v7")
+    assert_refused(said, 69, "cannot get model 'some/model' from the hub: no network here")
+    assert asked == {"name": "some/model", "file": "config.json", "revision": "v7"}
 
 
 def test_pickled_weights_need_a_flag(classify: CommandLine, tickets: Path, output: Path, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import io
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
 from accelerate import PartialState
+from huggingface_hub.errors import EntryNotFoundError
 
 from pipeline.engine.embedded import embedded_model
 from pipeline.engine.model import Model
@@ -84,7 +86,18 @@ def _source(name: str, revision: str | None) -> dict[str, Any]:
         return {"pretrained_model_name_or_path": name}
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no model folder {name!r}", WAYS_OUT)
+    _check_hub(name, revision)
     return {"pretrained_model_name_or_path": name, "revision": revision or "main"}
+
+
+def _check_hub(name: str, revision: str | None) -> None:
+    """Ask once for the smallest file: loading would ask a hub that is out of reach for one file after the other."""
+    huggingface_hub.utils.logging.set_verbosity_error()
+    try:
+        huggingface_hub.hf_hub_download(name, "config.json", revision=revision)
+    except (EntryNotFoundError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"cannot get model {name!r} from the hub: {reason[:300]}", WAYS_OUT) from error
 
 
 def _device(device: str) -> torch.device:
