@@ -28,7 +28,7 @@ from pipeline.scoring import CONTENT_FREE, Decision, choose_tree, contextual_pri
 from pipeline.settings import DEFAULT_MAX_TOKENS, Settings
 from pipeline.stats import RunStats
 from pipeline.task import Task
-from pipeline.text import text_frame
+from pipeline.text import split_by_text_bytes, text_frame
 
 log = logging.getLogger(__name__)
 
@@ -133,10 +133,11 @@ class Stage:
                 table = next(source, None)
             if table is None:
                 return
-            with stats.phase("tokenize"):
-                prepared = self._prepare(table, first_row)
-            yield prepared
-            first_row += table.num_rows
+            for part in split_by_text_bytes(table, self.task, MAX_BUFFER_BYTES):
+                with stats.phase("tokenize"):
+                    prepared = self._prepare(part, first_row)
+                yield prepared
+                first_row += part.num_rows
 
     def _prepare(self, table: pa.Table, first_row: int) -> Prepared:
         """The distinct texts of a buffer, tokenized: identical texts go through the model once."""

@@ -5,7 +5,8 @@ are decoded here with U+FFFD in their place, and only in the rows that have them
 nothing of prompts and tokens.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -65,6 +66,28 @@ def text_frame(columns: Mapping[str, pa.Array | pa.ChunkedArray], task: Task) ->
         blank=blank,
         invalid_text=pl.any_horizontal(f"invalid{i}" for i in range(len(decoded))),
     )
+
+
+def split_by_text_bytes(table: pa.Table, task: Task, max_bytes: int) -> Iterator[pa.Table]:
+    """Slices of a table, in order, whose composed texts take about ``max_bytes`` each.
+
+    Joining columns writes every row's text out, also where a dictionary holds a long one once for thousands of rows.
+    The text of a single column is not copied, and its table not sliced.
+    """
+    n_parts = 1
+    if task.template is not None or len(task.columns) > 1:
+        chunks = (chunk for name in task.columns for chunk in table.column(name).chunks)
+        n_parts = max(1, math.ceil(sum(map(_written_bytes, chunks)) / max_bytes))
+    n_rows = max(1, math.ceil(table.num_rows / n_parts))
+    for start in range(0, table.num_rows, n_rows):
+        yield table.slice(start, n_rows)
+
+
+def _written_bytes(array: pa.Array) -> int:
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.binary_length(array.dictionary.cast(pa.large_binary()))
+        return pc.sum(lengths.take(array.indices)).as_py() or 0
+    return int(array.nbytes)
 
 
 def cut_middle_chars(frame: pl.DataFrame, max_chars: int) -> pl.DataFrame:

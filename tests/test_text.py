@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError
 from pipeline.task import Task
 from pipeline.task_file import builtin_task
-from pipeline.text import cut_middle_chars, is_text, text_frame
+from pipeline.text import cut_middle_chars, is_text, split_by_text_bytes, text_frame
 
 BYTES_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 STRING = pa.string()
@@ -246,3 +246,22 @@ def test_the_cut_agrees_with_one_text_at_a_time(texts, max_chars):
         for text in texts
     ]
     assert cut(texts, max_chars) == expected
+
+
+def test_texts_joined_from_a_dictionary_of_long_ones_are_made_in_bounded_parts():
+    """8,192 rows of a 1 MB text that a dictionary holds once took 8 GB when a subject was put before it."""
+    body = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["x" * 1000]))
+    table = pa.table({"subject": [f"s{i}" for i in range(100)], "body": body})
+    task = builtin_task().with_overrides(text_columns=["subject", "body"])
+    parts = list(split_by_text_bytes(table, task, max_bytes=20_000))
+    assert [part.num_rows for part in parts] == [17] * 5 + [15]
+    assert pa.concat_tables(parts).equals(table)
+    alone = builtin_task().with_overrides(text_columns=["body"])
+    assert [part.num_rows for part in split_by_text_bytes(table, alone, max_bytes=20_000)] == [100]
+
+
+def test_parts_have_at_least_a_row_each():
+    table = pa.table({"a": ["x" * 50, None], "b": ["y" * 50, "z"]})
+    task = builtin_task().with_overrides(text_columns=["a", "b"])
+    assert [part.num_rows for part in split_by_text_bytes(table, task, max_bytes=1)] == [1, 1]
+    assert list(split_by_text_bytes(table.slice(0, 0), task, max_bytes=1)) == []
