@@ -17,10 +17,10 @@ from pipeline.scoring import decide, label_logprobs
 from pipeline.settings import Settings
 from pipeline.stage import Stage, build_stage
 from pipeline.stats import RunStats
-from pipeline.task import Task
-from pipeline.task_file import builtin_task
+from pipeline.task_file import builtin_task, load_task
 
 SAMPLE = Path(__file__).parent.parent / "sample_data" / "tickets.parquet"
+ONE_SENTENCE = SAMPLE.with_name("one_sentence.toml")
 N_TICKETS = 100
 
 
@@ -37,18 +37,6 @@ def tickets() -> pl.DataFrame:
     return sample.select(text=text, truth="truth").gather_every(len(sample) // N_TICKETS).head(N_TICKETS)
 
 
-def one_sentence_task() -> Task:
-    """What anyone would write first: label names in one sentence, no prefilled answer, no calibration."""
-    return dataclasses.replace(
-        builtin_task(),
-        system="You classify support tickets. Answer with exactly one of: {labels}.",
-        user="Ticket: {text}\nCategory:",
-        answer="",
-        calibration="none",
-        scoring="first-token",
-    )
-
-
 def accuracy(stage: Stage, tickets: pl.DataFrame) -> float:
     scores = stage.score_texts(stage.encoder.encode(tickets.select("text")), RunStats())
     decision = decide(label_logprobs(scores, stage.tree), stage.prior)
@@ -60,7 +48,7 @@ def test_the_built_in_task_is_clearly_better_than_one_sentence(
     model: Any, tickets: pl.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built_in = accuracy(build_stage(builtin_task(), model, Settings(engine="packed")), tickets)
-    naive = accuracy(build_stage(one_sentence_task(), model, Settings(engine="packed")), tickets)
+    naive = accuracy(build_stage(load_task(ONE_SENTENCE), model, Settings(engine="packed")), tickets)
     with capsys.disabled():
         print(f"\nsample tickets, {len(tickets)}: built-in task {built_in:.1%}, one sentence {naive:.1%} right")
     assert built_in >= naive + 0.15
