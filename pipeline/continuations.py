@@ -115,6 +115,14 @@ def build_tree(continuations: Sequence[Sequence[int]]) -> ContinuationTree:
     return ContinuationTree(tuple(token_ids), tuple(parents), tuple(edges), tuple(label_edges), normalize=True)
 
 
+def part_of_tree(tree: ContinuationTree, n_labels: int) -> ContinuationTree:
+    """The tree of about so many of the labels, spread over their order; a tree without fed nodes is cheap and stays."""
+    if tree.n_nodes == 0 or len(tree.label_edges) <= n_labels:
+        return tree
+    continuations = [[tree.edges[edge][1] for edge in edges] for edges in tree.label_edges]
+    return build_tree(continuations[:: len(continuations) // n_labels])
+
+
 def first_token_tree(labels: Sequence[str], continuations: Sequence[Sequence[int]]) -> ContinuationTree:
     """Compare next-token logits of the labels' first tokens only; nothing is fed beyond the prompt.
 

@@ -85,6 +85,29 @@ class PromptEncoder:
         """Per label the tokens of its answer behind the task's ``answer``, end of turn included."""
         return [continuation_ids(label, self.chat, answer, self.plain) for label in labels]
 
+    def limited(self, max_tokens: int, *, context: str | None = None) -> "PromptEncoder":
+        """The same with another limit.
+
+        Args:
+            max_tokens: most tokens of a whole prompt.
+            context: what sets this limit, if it is the model and not the flag; for the message.
+
+        Raises:
+            UsageError: the prompt alone leaves no room for text.
+        """
+        n_fixed = len(self._encode_prompts(pl.Series([""]))[0])
+        least = n_fixed + MIN_TEXT_TOKENS
+        if least > max_tokens:
+            hint = f"give at least --max-tokens {least}, or shorten the task's prompt"
+            if context is not None:
+                hint = "shorten the task's prompt and labels, or use a model with a longer context"
+            raise UsageError(
+                f"{context or f'--max-tokens {max_tokens}'} leaves no room for text: "
+                f"the prompt without it takes {n_fixed} tokens",
+                hint,
+            )
+        return replace(self, max_tokens=max_tokens)
+
     def encode(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Tokenize the ``text`` column of a frame.
 
@@ -215,14 +238,7 @@ def build_encoder(task: Task, tokenizer: Any, *, max_tokens: int) -> PromptEncod
     # at least one token must be the row's own, and it must come before the tail
     shortest = min(map(len, prompts)) - len(encoder.tail_ids) - 1
     encoder = replace(encoder, prefix_ids=prefix_ids[:shortest])
-
-    fixed = len(encoder._encode_prompts(pl.Series([""]))[0])
-    if fixed + MIN_TEXT_TOKENS > max_tokens:
-        raise UsageError(
-            f"--max-tokens {max_tokens} leaves no room for text: the prompt without it takes {fixed} tokens",
-            f"give at least --max-tokens {fixed + MIN_TEXT_TOKENS}, or shorten the task's prompt",
-        )
-    return encoder
+    return encoder.limited(max_tokens)
 
 
 def _common_prefix(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
+from pipeline.errors import UsageError
 
 # Texts without content: what a model answers to them is its prejudice (Zhao et al. 2021, "Calibrate Before Use").
 CONTENT_FREE = ("N/A", "", "[MASK]")
@@ -24,6 +25,10 @@ def choose_tree(scoring: str, labels: Sequence[str], continuations: Sequence[Seq
     Raises:
         UsageError: the labels cannot be told apart this way.
     """
+    names: dict[tuple[int, ...], str] = {}
+    for label, continuation in zip(labels, continuations, strict=True):
+        if (other := names.setdefault(tuple(continuation), label)) != label:
+            raise UsageError(f"labels {other!r} and {label!r} are the same tokens to this model", "rename one of them")
     if scoring == "auto":
         first_tokens = {continuation[0] for continuation in continuations}
         one_token = all(len(continuation) == 2 for continuation in continuations) and len(first_tokens) == len(labels)

@@ -200,13 +200,16 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         UsageError: prompt, labels and limits do not go together for this model.
         ModelError: the model cannot be used.
     """
-    max_tokens = min(settings.max_tokens or DEFAULT_MAX_TOKENS, model.max_context)
+    max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
     encoder = build_encoder(task, model.tokenizer, max_tokens=max_tokens)
     if not encoder.exact:
         log.warning("model %r: its tokenizer needs whole prompts; tokenizing is slower", model.name)
     tree = choose_tree(task.scoring, task.label_names, encoder.continuations(task.label_names, task.answer))
     # behind the longest prompt there must be room for the longest label
-    encoder = replace(encoder, max_tokens=min(max_tokens, model.max_context - max(tree.depths, default=0)))
+    n_label = max(tree.depths, default=0)
+    if model.max_context - n_label < max_tokens:
+        context = f"the context of model {model.name!r} ({model.max_context}, {n_label} of them for the longest label)"
+        encoder = encoder.limited(model.max_context - n_label, context=context)
     probes = encoder.encode(pl.DataFrame({"text": PROBES[:3]}))
     budget = settings.max_batch_tokens or (
         MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR

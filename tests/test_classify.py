@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -956,3 +957,80 @@ def test_a_log_that_nobody_reads_does_not_end_a_run(
     monkeypatch.setattr(sys, "stderr", Closed())
     assert classify(tickets, output).exit_code == 0
     assert pq.read_table(output).num_rows == len(TEXTS)
+
+
+# What a stranger broke
+
+
+def test_a_half_copied_model_is_the_models_fault(
+    classify: CommandLine, tickets: Path, output: Path, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "half"
+    shutil.copytree(tiny_model_folder, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    assert_refused(classify(tickets, output, "--model", folder), 69, f"cannot load model {str(folder)!r}")
+
+
+def test_a_model_whose_tokenizer_has_too_many_tokens_is_the_models_fault(
+    classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small"
+    tiny_model(vocab_size=50).lm.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    assert_refused(classify(tickets, output, "--model", folder), 69, f"model {str(folder)!r} cannot be run")
+
+
+def test_a_context_too_small_for_the_prompt_is_named_and_not_a_flag(
+    classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "short"
+    tokenizer = tiny_tokenizer()
+    tiny_model(tokenizer=tokenizer, max_position_embeddings=64).lm.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert_refused(classify(tickets, output, "--model", folder), 2, f"the context of model {str(folder)!r} (64, ")
+
+
+def test_room_for_the_longest_label_is_not_taken_from_the_text(
+    classify: CommandLine, tickets: Path, output: Path
+) -> None:
+    """A label of 2,000 tokens left four for prompt and text together, and every text was labelled as an ellipsis."""
+    label = "qzj " * 505 + "x"
+    assert_refused(classify(tickets, output, "--labels", f"a,{label}"), 2, "leaves no room for text")
+
+
+def test_metrics_never_replace_what_is_no_file(
+    classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
+) -> None:
+    fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "metrics.json"
+    os.mkfifo(fifo)
+    assert_refused(classify(tickets, output, "--metrics", fifo), 73, "is not a regular file")
+    link.symlink_to(target)
+    assert classify(tickets, output, "--metrics", link).exit_code == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["exit_code"] == 0
+
+
+def test_metrics_never_replace_the_task_file(
+    classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
+) -> None:
+    task = tmp_path / "task.toml"
+    task.write_text('answer = ""\n')
+    assert_refused(classify(tickets, output, "--task", task, "--metrics", task), 2, "is the file of --task")
+    assert task.read_text() == 'answer = ""\n'
+
+
+def test_a_metrics_name_that_is_too_long_is_refused_before_the_run(
+    classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
+) -> None:
+    said = classify(tickets, output, "--metrics", tmp_path / ("m" * 250), "--model", NOWHERE)
+    assert_refused(said, 73, "cannot be written: File name too long")
+
+
+def test_a_full_stdout_is_a_failure_of_the_device() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        sample = ROOT / "sample_data" / "tickets.parquet"
+        command = [sys.executable, "-m", "pipeline.classify", str(sample), "/tmp/never-written.parquet", "--dry-run"]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert run.returncode == 74, run.stderr
+    assert "error: writing to stdout failed: No space left on device" in run.stderr

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
+from pipeline.continuations import ContinuationTree, build_tree, first_token_tree, part_of_tree
 from pipeline.errors import UsageError
 
 EOT = 2
@@ -124,3 +124,18 @@ def test_labels_that_share_a_first_token_are_refused_by_both_names_and_the_flag_
     assert "'refund' and 'refuse'" in str(caught.value)
     assert "'other'" not in str(caught.value)
     assert "--scoring sequence" in caught.value.hint
+
+
+def test_a_part_of_a_tree_holds_labels_spread_over_it():
+    continuations = [[5, label, 2] for label in range(10, 110)]
+    tree = build_tree(continuations)
+    part = part_of_tree(tree, 8)
+    assert 8 <= len(part.label_edges) <= 9
+    assert part == build_tree(continuations[::12])
+    assert part_of_tree(tree, 100) is tree
+
+
+def test_a_tree_of_first_tokens_is_cheap_and_stays_whole():
+    labels = [str(label) for label in range(100)]
+    tree = first_token_tree(labels, [[label] for label in range(100)])
+    assert part_of_tree(tree, 8) is tree

@@ -175,3 +175,9 @@ def test_no_rows_make_no_decisions():
     edge_scores = np.zeros((0, len(TREE.edges)), dtype=np.float32)
     decision = decide(label_logprobs(edge_scores, TREE), NO_PRIOR)
     assert decision.label.shape == decision.score.shape == (0,)
+
+
+@pytest.mark.parametrize("scoring", ["auto", "first-token", "sequence"])
+def test_labels_that_are_the_same_tokens_are_both_named(scoring):
+    with pytest.raises(UsageError, match="labels 'caf\u00e9' and 'cafe\u0301' are the same tokens"):
+        choose_tree(scoring, ["bill", "caf\u00e9", "cafe\u0301"], [[9, 2], [5, 6, 2], [5, 6, 2]])

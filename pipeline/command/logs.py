@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.errors import StorageError
+
 FAULT = logging.CRITICAL  # of this program
 PREFIXES = {logging.WARNING: "warning: ", logging.ERROR: "error: ", FAULT: "internal error: "}
 
@@ -31,6 +33,8 @@ def write_stdout(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise StorageError(f"writing to stdout failed: {error.strerror}", "make room on the device") from error
 
 
 class StderrHandler(logging.Handler):

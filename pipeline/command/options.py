@@ -4,6 +4,7 @@ Every flag ``--some-name`` may also be given as the environment variable ``PIPEL
 here touches the input, the output or a model, and nothing heavy is imported.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,8 +255,8 @@ class Options:
                 "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
             )
         if self.metrics is not None:
-            for name, path in (("INPUT", self.input), ("OUTPUT", self.output)):
-                if self.metrics.resolve() == path.resolve():
+            for name, path in (("INPUT", self.input), ("OUTPUT", self.output), ("the file of --task", self.task)):
+                if path is not None and os.path.realpath(self.metrics) == os.path.realpath(path):
                     raise UsageError(f"--metrics {str(self.metrics)!r} is {name}", "write the metrics to another file")
 
 

@@ -7,8 +7,8 @@ import json
 import os
 import resource
 import sys
-import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ class Report:
             "rows_per_second": round(self.rows_per_second, 3),
             "tokens_per_second": round(self.tokens_per_second, 1),
             "peak_rss_mib": round(peak_rss_mib(), 1),
-            "verify": asdict(self.verdict) if self.verdict else None,
+            "verify": _finite(asdict(self.verdict)) if self.verdict else None,
         }
 
     @property
@@ -127,9 +127,12 @@ def check_metrics_path(path: Path) -> None:
     """
     if path.is_dir():
         raise OutputError(f"--metrics {str(path)!r} is a folder", "name a file in it")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"--metrics {str(path)!r} is not a regular file", "name a regular file")
+    work = _work_path(path)
     try:
-        with tempfile.TemporaryFile(dir=path.resolve().parent):
-            pass
+        work.touch()
+        work.unlink()
     except OSError as error:
         reason = f"there is no folder {str(path.parent)!r}" if isinstance(error, FileNotFoundError) else error.strerror
         raise OutputError(
@@ -143,12 +146,24 @@ def write_metrics(path: Path, metrics: dict[str, Any]) -> None:
     Raises:
         StorageError: the device failed or is full.
     """
-    work = path.with_name(f".{path.name}.partial")
+    work = _work_path(path)
     try:
         work.write_text(json.dumps(metrics, indent=2) + "\n", encoding="ascii")
-        os.replace(work, path)
+        os.replace(work, os.path.realpath(path))
     except OSError as error:
-        work.unlink(missing_ok=True)
+        with suppress(OSError):
+            work.unlink()
         raise StorageError(
             f"writing --metrics {str(path)!r} failed: {error.strerror}", "make room, or leave it out"
         ) from error
+
+
+def _work_path(path: Path) -> Path:
+    """Beside the file that a link points to, so that the link stays one."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.partial")
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity: null in its place."""
+    return {name: None if number == float("inf") else number for name, number in numbers.items()}

@@ -17,7 +17,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from pipeline.engine.embedded import embedded_model
 from pipeline.engine.model import Model
-from pipeline.errors import ModelError, UsageError
+from pipeline.errors import ModelError, PipelineError, UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WAYS_OUT = (
@@ -51,10 +51,10 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     target = _device(device)
     weights_dtype = _dtype(dtype, target)
-    source = _source(name, revision)
     try:
+        source = _source(name, revision)
         # the GGUF reader draws a bar of its own
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()) if "gguf_file" in source else contextlib.nullcontext():
             tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
             lm = transformers.AutoModelForCausalLM.from_pretrained(
                 **source,
@@ -63,7 +63,9 @@ def load_model(
                 trust_remote_code=trust_remote_code,
                 use_safetensors=None if trust_remote_code else True,
             )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except PipelineError:
+        raise
+    except Exception as error:  # damaged files make the libraries below raise whatever they like
         reason = " ".join(str(error).split())
         raise ModelError(f"cannot load model {name!r}: {reason[:300]}", WAYS_OUT) from error
     if not getattr(tokenizer, "is_fast", False):
