@@ -978,7 +978,9 @@ def test_a_model_whose_tokenizer_has_too_many_tokens_is_the_models_fault(
     folder = tmp_path / "small"
     tiny_model(vocab_size=50).lm.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
-    assert_refused(classify(tickets, output, "--model", folder), 69, f"model {str(folder)!r} cannot be run")
+    for engine in ("auto", "single"):
+        said = classify(tickets, output, "--model", folder, "--engine", engine)
+        assert_refused(said, 69, f"model {str(folder)!r} cannot be run")
 
 
 def test_a_context_too_small_for_the_prompt_is_named_and_not_a_flag(
@@ -1027,10 +1029,9 @@ def test_a_metrics_name_that_is_too_long_is_refused_before_the_run(
     assert_refused(said, 73, "cannot be written: File name too long")
 
 
-def test_a_full_stdout_is_a_failure_of_the_device() -> None:
+def test_a_full_stdout_is_a_failure_of_the_device(tickets: Path, output: Path) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
-        sample = ROOT / "sample_data" / "tickets.parquet"
-        command = [sys.executable, "-m", "pipeline.classify", str(sample), "/tmp/never-written.parquet", "--dry-run"]
+        command = [sys.executable, "-m", "pipeline.classify", str(tickets), str(output), "--dry-run"]
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert run.returncode == 74, run.stderr
     assert "error: writing to stdout failed: No space left on device" in run.stderr

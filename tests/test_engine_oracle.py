@@ -485,3 +485,13 @@ def test_the_oracle_notices_an_argument_of_attention_that_is_ignored(family, arg
     monkeypatch.undo()
     attention.register()
     assert difference > WRONG, f"{family}: without {argument} it differs by {difference:.2g} only"
+
+
+def test_the_check_at_start_up_does_not_grow_with_the_labels():
+    """With 200 labels of several tokens it ran the reference path 600 times, and a tiny model took a minute to load."""
+    model = tiny_model("llama")
+    passes = []
+    model.lm.register_forward_hook(lambda *_: passes.append(1))
+    tree = build_tree([[first, second, EOT] for first in range(5, 15) for second in range(5, 15)])
+    assert choose_engine("auto", model, PREFIX, tree, PROBE).name == "packed"
+    assert len(passes) <= 12 * len(PROBE.rows), f"{len(passes)} passes for {len(tree.label_edges)} labels"

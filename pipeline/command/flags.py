@@ -1,7 +1,7 @@
 """How a flag is declared, read and refused, whatever it means.
 
 Every flag ``--some-name`` may also be given as the environment variable ``PIPELINE_SOME_NAME``; the flag wins. An error
-names whichever of the two holds the wrong value.
+about the form of a value names whichever of the two holds it; one about its meaning names the flag.
 """
 
 import os

@@ -53,13 +53,13 @@ def choose_engine(
     Raises:
         ModelError: the model cannot be run at all, or the engine asked for does not agree with the reference path.
     """
-    if kind == "single":
-        return SingleEngine(model, prefix_ids, tree)
     checked = part_of_tree(tree, MAX_CHECKED_LABELS)
     try:
         expected = SingleEngine(model, prefix_ids, checked).score(probe)
     except Exception as error:  # models raise whatever they like
         raise ModelError(f"model {model.name!r} cannot be run: {_reason(error)}", "use another model") from error
+    if kind == "single":  # checked only for running at all
+        return SingleEngine(model, prefix_ids, tree)
     for name in ("packed", "padded") if kind == "auto" else (kind,):
         try:
             difference = float(np.abs(ENGINES[name](model, prefix_ids, checked).score(probe) - expected).max())
