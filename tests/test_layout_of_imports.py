@@ -19,6 +19,7 @@ ORDER = [
     # files and columns
     "text",
     "text_columns",
+    "parquet.location",
     "parquet.buffers",
     "parquet.input_file",
     "parquet.file_layout",
