@@ -5,7 +5,8 @@ model works on one buffer, the next is read and tokenized on a second thread, th
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -20,13 +21,14 @@ from pipeline.buckets import Bucket, cut_buckets
 from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import Engine, choose_engine
-from pipeline.errors import GateError
-from pipeline.fingerprint import fingerprint
+from pipeline.fingerprint import label_fingerprint, score_fingerprint
 from pipeline.prefetch import prefetch
+from pipeline.prepare import Prepared, prepare
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
 from pipeline.scoring import CONTENT_FREE, Decision, choose_tree, contextual_prior, decide, label_logprobs
 from pipeline.settings import DEFAULT_MAX_TOKENS, Settings
 from pipeline.stats import RunStats
+from pipeline.stored_scores import StoredScores
 from pipeline.task import Task
 from pipeline.text import split_by_text_bytes, text_frame
 
@@ -37,26 +39,11 @@ MAX_BATCH_TOKENS_CPU = 1024
 MAX_BATCH_TOKENS_ACCELERATOR = 16384
 # Bytes of Arrow memory in a buffer, all columns together; up to three buffers exist at once.
 MAX_BUFFER_BYTES = 64 << 20
+# A large buffer can take a slow model an hour: its scores are kept this often, not only at its end.
+KEEP_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A buffer on its way to the model.
-
-    Attributes:
-        table: the input rows, n of them.
-        first_row: number of the first in the whole input.
-        rows: (n,) frame ``row``, ``blank``, ``invalid_text``, ``text_id``: which of ``texts``, null where blank.
-        texts: the buffer's distinct texts as ``PromptEncoder.encode`` leaves them; ``row`` is where each first stood.
-    """
-
-    table: pa.Table
-    first_row: int
-    rows: pl.DataFrame
-    texts: pl.DataFrame
-
-
-Observe = Callable[[Prepared, NDArray[np.float32]], None]
+Observe = Callable[[Prepared], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,9 @@ class Stage:
         engine: token ids to edge scores.
         prior: (labels,) log-probabilities that calibration divides out; zeros for none.
         max_batch_tokens: most padded tokens of one pass.
-        fingerprint: hash of all that decides a label.
+        score_fingerprint: hash of all that decides a text's scores.
+        fingerprint: hash of all that decides its label.
+        store: scores that are known already, and where new ones are kept; None for none.
     """
 
     task: Task
@@ -81,7 +70,9 @@ class Stage:
     engine: Engine
     prior: NDArray[np.float64]
     max_batch_tokens: int
+    score_fingerprint: str
     fingerprint: str
+    store: StoredScores | None = None
 
     def run(
         self, buffers: Iterable[pa.Table], stats: RunStats, *, observe: Observe | None = None
@@ -91,39 +82,54 @@ class Stage:
         Args:
             buffers: consecutive rows with the task's columns.
             stats: counts are added to it as the stream flows.
-            observe: is shown every buffer with the edge scores of its distinct texts.
+            observe: is shown every buffer when its texts are scored.
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
-            ends the second thread.
+            ends the second thread. However it ends, the store has all scores of the passes that were finished.
 
         Raises:
             GateError: a text is over-long and ``overlong`` is ``fail``.
+            InputError: a shared store is damaged.
+            StorageError: the store cannot be read or written.
         """
         with closing(prefetch(self._prepare_all(buffers, stats))) as prepared_buffers:
             for prepared in prepared_buffers:
                 with stats.phase("model"):
-                    edge_scores = self._score(prepared, stats)
+                    self._score(prepared, stats)
                 if observe is not None:
-                    observe(prepared, edge_scores)
-                yield self._label(prepared, edge_scores, stats)
+                    observe(prepared)
+                yield self._label(prepared, stats)
 
     def score_texts(self, texts: pl.DataFrame, stats: RunStats) -> NDArray[np.float32]:
-        """Edge scores (n, E) of n encoded texts, in their order.
+        """Log-probabilities (n, labels) of n encoded texts, in their order; the store is not asked.
 
         Args:
             texts: as ``PromptEncoder.encode`` leaves them.
             stats: counts are added to it.
         """
-        scores = np.full((len(texts), len(self.tree.edges)), np.nan, dtype=np.float32)
+        scores = np.full((len(texts), len(self.task.labels)), np.nan, dtype=np.float32)
+        for rows, logprobs in self._score_buckets(texts, stats):
+            scores[rows] = logprobs
+        return scores
+
+    def encode_row(self, table: pa.Table, row: int) -> pl.DataFrame:
+        """The prompt of one row, as ``PromptEncoder.encode`` leaves it."""
+        one = table.slice(row, 1)
+        return self.encoder.encode(text_frame({name: one.column(name) for name in self.task.columns}, self.task))
+
+    def _score_buckets(
+        self, texts: pl.DataFrame, stats: RunStats
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Pass by pass, which of the texts it held, and their log-probabilities."""
         n_nodes = self.tree.n_nodes
         for bucket in cut_buckets(texts, max_batch_tokens=self.max_batch_tokens, extra_tokens=n_nodes):
-            scores[bucket.rows] = score_bucket(self.engine, bucket)
+            edge_scores = score_bucket(self.engine, bucket, stats)
             stats.buckets += 1
             stats.texts += len(bucket.rows)
             stats.fed_tokens += len(bucket.token_ids) + len(bucket.rows) * n_nodes
             stats.padded_tokens += bucket.padded_tokens + len(bucket.rows) * n_nodes
-        return scores
+            yield bucket.rows, label_logprobs(edge_scores, self.tree).astype(np.float32)
 
     def _prepare_all(self, buffers: Iterable[pa.Table], stats: RunStats) -> Iterator[Prepared]:
         """Read and tokenize; runs on the prefetch thread."""
@@ -135,38 +141,44 @@ class Stage:
                 return
             for part in split_by_text_bytes(table, self.task, MAX_BUFFER_BYTES):
                 with stats.phase("tokenize"):
-                    prepared = self._prepare(part, first_row)
+                    prepared = prepare(part, first_row, self.task, self.encoder, self.settings.overlong, self.store)
                 yield prepared
                 first_row += part.num_rows
 
-    def _prepare(self, table: pa.Table, first_row: int) -> Prepared:
-        """The distinct texts of a buffer, tokenized: identical texts go through the model once."""
-        rows = text_frame({name: table.column(name) for name in self.task.columns}, self.task)
-        texts = rows.filter(~pl.col("blank")).unique("text", keep="first", maintain_order=True).select("row", "text")
-        ids = texts.select("text").with_row_index("text_id")
-        rows = rows.join(ids, on="text", how="left", maintain_order="left").drop("text")
-        texts = self.encoder.encode(texts).drop("text")
-        if self.settings.overlong == "fail" and texts["truncated"].any():
-            row = first_row + int(texts.filter("truncated")["row"].min())  # type: ignore[arg-type]
-            raise GateError(
-                f"row {row}: its prompt is longer than --max-tokens {self.encoder.max_tokens}, and --overlong is fail",
-                "use --overlong truncate or null, or a larger --max-tokens",
-            )
-        return Prepared(table, first_row, rows, texts)
+    def _score(self, prepared: Prepared, stats: RunStats) -> None:
+        """Fill in the scores of a buffer's texts that have none, and keep them."""
+        unscored = self._still_unscored(prepared)
+        stats.known_texts += int(np.isfinite(prepared.scores).all(axis=1).sum())
+        stats.begin_buffer(prepared.table.num_rows, int(unscored["n_tokens"].sum()) + len(unscored) * self.tree.n_nodes)
+        text_ids = unscored["text_id"].to_numpy()
+        fresh: list[NDArray[np.int64]] = []
+        kept_at = time.monotonic()
+        try:
+            for rows, logprobs in self._score_buckets(unscored, stats):
+                prepared.scores[text_ids[rows]] = logprobs
+                fresh.append(text_ids[rows])
+                if time.monotonic() - kept_at > KEEP_SECONDS:
+                    self._keep(prepared, fresh)
+                    fresh, kept_at = [], time.monotonic()
+        finally:
+            self._keep(prepared, fresh)
 
-    def _score(self, prepared: Prepared, stats: RunStats) -> NDArray[np.float32]:
-        """Edge scores (n, E) of a buffer's texts; NaN for over-long ones that get no label."""
-        texts = prepared.texts
-        wanted = np.full(len(texts), True) if self.settings.overlong != "null" else ~texts["truncated"].to_numpy()
-        scored = texts.filter(wanted)
-        stats.begin_buffer(prepared.table.num_rows, int(scored["n_tokens"].sum()) + len(scored) * self.tree.n_nodes)
-        scores = np.full((len(texts), len(self.tree.edges)), np.nan, dtype=np.float32)
-        scores[wanted] = self.score_texts(scored, stats)
-        return scores
+    def _still_unscored(self, prepared: Prepared) -> pl.DataFrame:
+        """The texts to score; since they were looked up, the buffer before or another process may have scored some."""
+        if self.store is None or prepared.unscored.is_empty():
+            return prepared.unscored
+        text_ids = prepared.unscored["text_id"].to_numpy()
+        prepared.scores[text_ids], _ = self.store.lookup(prepared.keys[text_ids])
+        return prepared.unscored.filter(pl.Series(np.isnan(prepared.scores[text_ids]).any(axis=1)))
 
-    def _label(self, prepared: Prepared, edge_scores: NDArray[np.float32], stats: RunStats) -> pa.Table:
+    def _keep(self, prepared: Prepared, text_ids: Sequence[NDArray[np.int64]]) -> None:
+        if self.store is not None and text_ids:
+            fresh = np.concatenate(text_ids)
+            self.store.insert(prepared.keys[fresh], prepared.scores[fresh], prepared.truncated[fresh])
+
+    def _label(self, prepared: Prepared, stats: RunStats) -> pa.Table:
         """Put the added columns behind a buffer's own."""
-        by_text = decide(label_logprobs(edge_scores, self.tree), self.prior)
+        by_text = decide(prepared.scores.astype(np.float64), self.prior)
         # a last entry for blank rows, which have no text
         blank = prepared.rows["blank"].to_numpy()
         text_id = prepared.rows["text_id"].fill_null(len(by_text.label)).to_numpy()
@@ -175,13 +187,14 @@ class Stage:
             decision,
             blank=blank,
             invalid_text=prepared.rows["invalid_text"].to_numpy(),
-            truncated=np.append(prepared.texts["truncated"].to_numpy(), False)[text_id],
+            truncated=np.append(prepared.truncated, False)[text_id],
             settings=self.settings,
         )
         columns = added_columns(decision, statuses, self.task.label_names, self.settings)
         stats.end_buffer()
         stats.labels.update({value["values"]: value["counts"] for value in columns[0].value_counts().to_pylist()})
-        stats.statuses.update(STATUSES[code] for code in statuses)
+        counts = np.bincount(statuses, minlength=len(STATUSES)).tolist()
+        stats.statuses.update({status: n_rows for status, n_rows in zip(STATUSES, counts, strict=True) if n_rows})
         table = prepared.table
         for field, column in zip(added_fields(self.settings), columns, strict=True):
             table = table.append_column(field, column)
@@ -215,6 +228,7 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR
     )
     (probe, *_) = cut_buckets(probes, max_batch_tokens=1 << 20)
+    scores_by = score_fingerprint(task, encoder, tree, model.digest)
     stage = Stage(
         task=task,
         settings=settings,
@@ -223,7 +237,8 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         engine=choose_engine(settings.engine, model, encoder.prefix_ids, tree, probe),
         prior=np.zeros(len(task.labels)),
         max_batch_tokens=budget,
-        fingerprint=fingerprint(task, encoder, tree, model.digest),
+        score_fingerprint=scores_by,
+        fingerprint=label_fingerprint(scores_by, task),
     )
     return replace(stage, prior=measure_prior(stage))
 
@@ -233,10 +248,10 @@ def measure_prior(stage: Stage) -> NDArray[np.float64]:
     if stage.task.calibration == "none":
         return np.zeros(len(stage.task.labels))
     texts = stage.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
-    return contextual_prior(label_logprobs(stage.score_texts(texts, RunStats()), stage.tree))
+    return contextual_prior(stage.score_texts(texts, RunStats()).astype(np.float64))
 
 
-def score_bucket(engine: Engine, bucket: Bucket) -> NDArray[np.float32]:
+def score_bucket(engine: Engine, bucket: Bucket, stats: RunStats) -> NDArray[np.float32]:
     """Edge scores (R, E) of a bucket; one that does not fit in memory is split until it does.
 
     Raises:
@@ -247,7 +262,12 @@ def score_bucket(engine: Engine, bucket: Bucket) -> NDArray[np.float32]:
     except (RuntimeError, MemoryError) as error:
         if len(bucket.rows) == 1 or not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
             raise
-        log.warning("out of memory in a pass of %d rows: splitting it; see --max-batch-tokens", len(bucket.rows))
+        if not stats.splits:
+            log.warning(
+                "out of memory in a pass of %d rows: such passes are split; a smaller --max-batch-tokens avoids it",
+                len(bucket.rows),
+            )
+        stats.splits += 1
     # outside the handler, so that the failed pass's tensors are free
     clear_device_cache(garbage_collection=True)
-    return np.concatenate([score_bucket(engine, half) for half in bucket.split()])
+    return np.concatenate([score_bucket(engine, half, stats) for half in bucket.split()])

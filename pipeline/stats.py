@@ -13,12 +13,14 @@ class RunStats:
 
     Attributes:
         rows: rows labelled.
-        texts: distinct texts sent through the model; identical texts of one buffer are sent once.
+        texts: texts sent through the model; identical texts of one buffer are sent once.
+        known_texts: distinct texts of each buffer that were not, since their scores were known.
         labels: rows per label; None counts null labels.
         statuses: rows per status.
         fed_tokens: tokens that went through the model for them: their own and those of the labels.
         padded_tokens: the same with the padding of their buckets.
         buckets: buckets scored.
+        splits: passes that ran out of memory and were split.
         buffer_rows: rows of the buffer that the model works on, which ``rows`` does not count yet; else 0.
         buffer_tokens: tokens that this buffer feeds in all.
         buffer_end_tokens: what ``fed_tokens`` will be at its end.
@@ -27,11 +29,13 @@ class RunStats:
 
     rows: int = 0
     texts: int = 0
+    known_texts: int = 0
     labels: Counter[str | None] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     fed_tokens: int = 0
     padded_tokens: int = 0
     buckets: int = 0
+    splits: int = 0
     buffer_rows: int = 0
     buffer_tokens: int = 0
     buffer_end_tokens: int = 0

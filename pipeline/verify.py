@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
-from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import TOLERANCE
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError
+from pipeline.prepare import Prepared
 from pipeline.scoring import label_logprobs, log_softmax
-from pipeline.stage import Prepared, Stage, measure_prior
+from pipeline.stage import Stage, measure_prior
 
 log = logging.getLogger(__name__)
 
@@ -92,34 +92,33 @@ class Sample:
     Attributes:
         n_wanted: how many.
         num_rows: rows of the whole input.
-        skip_truncated: whether the run gives over-long texts no score.
+        stage: that labels them.
         rows: number of the row that each of the n chosen texts stands in.
         buckets: each text as a bucket of its own.
-        edge_scores: (E,) of each, as the run scored it.
+        scores: (labels,) log-probabilities of each, as the run has them: computed now or before.
     """
 
     n_wanted: int
     num_rows: int
-    skip_truncated: bool
+    stage: Stage
     rows: list[int] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
-    edge_scores: list[NDArray[np.float32]] = field(default_factory=list)
+    scores: list[NDArray[np.float32]] = field(default_factory=list)
     _chosen: set[bytes] = field(default_factory=set)
 
-    def observe(self, prepared: Prepared, edge_scores: NDArray[np.float32]) -> None:
+    def observe(self, prepared: Prepared) -> None:
         """Choose from a buffer: for each place up to its end that has no text yet, the next one at or behind it."""
         end = prepared.first_row + prepared.table.num_rows
-        starts = prepared.texts["row"].to_numpy()
-        truncated = prepared.texts["truncated"].to_numpy()
-        free = ~truncated if self.skip_truncated else np.full(len(starts), True)
+        unlabelled = prepared.truncated & (self.stage.settings.overlong == "null")
+        free = ~unlabelled
         while self._is_due(end):
-            behind = int(np.searchsorted(starts, self._next_place() - prepared.first_row))
+            behind = int(np.searchsorted(prepared.first_rows, self._next_place() - prepared.first_row))
             candidates = np.flatnonzero(free)
             if not len(candidates):
                 return  # the places left over are filled from the next buffer
             text = int(candidates[np.searchsorted(candidates, behind) % len(candidates)])
             free[text] = False
-            self._choose(prepared, text, edge_scores[text])
+            self._choose(prepared, text)
 
     def _is_due(self, end: int) -> bool:
         return len(self.rows) < self.n_wanted and self._next_place() < end
@@ -128,31 +127,33 @@ class Sample:
         """The middle of the next of N equal parts of the input."""
         return (2 * len(self.rows) + 1) * self.num_rows // (2 * self.n_wanted)
 
-    def _choose(self, prepared: Prepared, text: int, edge_scores: NDArray[np.float32]) -> None:
+    def _choose(self, prepared: Prepared, text: int) -> None:
         """Take a text unless it is chosen already."""
-        chosen = prepared.texts.row(text, named=True)
-        token_ids = np.asarray(chosen["token_ids"], dtype=np.int64)
-        bucket = Bucket(np.zeros(1, dtype=np.int64), token_ids, np.array([len(token_ids)]), chosen["n_shared"])
+        row = int(prepared.first_rows[text])
+        prompt = self.stage.encode_row(prepared.table, row).row(0, named=True)
+        token_ids = np.asarray(prompt["token_ids"], dtype=np.int64)
+        bucket = Bucket(np.zeros(1, dtype=np.int64), token_ids, np.array([len(token_ids)]), prompt["n_shared"])
         if (key := token_ids.tobytes()) in self._chosen:
             return
         self._chosen.add(key)
-        self.rows.append(prepared.first_row + chosen["row"])
+        self.rows.append(prepared.first_row + row)
         self.buckets.append(bucket)
-        self.edge_scores.append(edge_scores)
+        self.scores.append(prepared.scores[text])
 
 
-def judge(sample: Sample, stage: Stage, model: Model) -> Verdict:
+def judge(sample: Sample, model: Model) -> Verdict:
     """Score a sample again on the reference path and compare.
 
     Args:
         sample: after the run.
-        stage: that labelled the sample.
-        model: of the stage.
+        model: of its stage.
     """
+    stage = sample.stage
     reference = replace(stage, engine=SingleEngine(model, stage.encoder.prefix_ids, stage.tree))
-    again = [reference.engine.score(bucket)[0] for bucket in sample.buckets]
-    ours = _logprobs(sample.edge_scores, stage.tree, stage.prior)
-    alone = _logprobs(again, stage.tree, measure_prior(reference))
+    again = [label_logprobs(reference.engine.score(bucket), stage.tree)[0] for bucket in sample.buckets]
+    shape = (len(sample.rows), len(stage.task.labels))
+    ours = log_softmax(np.reshape(sample.scores, shape) - stage.prior)
+    alone = log_softmax(np.reshape(again, shape) - measure_prior(reference))
     return compare(ours, alone, sample.rows, TOLERANCE[model.dtype])
 
 
@@ -180,11 +181,3 @@ def compare(ours: NDArray[np.float64], alone: NDArray[np.float64], rows: Sequenc
         largest_difference=float(difference.max(initial=0.0)),
         tolerance=tolerance,
     )
-
-
-def _logprobs(
-    edge_scores: Sequence[NDArray[np.float32]], tree: ContinuationTree, prior: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """(n, labels) log-probabilities, the prior divided out."""
-    scores = np.reshape(edge_scores, (-1, len(tree.edges)))
-    return log_softmax(label_logprobs(scores, tree) - prior)

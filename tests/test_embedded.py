@@ -13,7 +13,7 @@ from pipeline.engine.embedded import embedded_model
 from pipeline.engine.load import load_model
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.single import SingleEngine
-from pipeline.scoring import decide, label_logprobs
+from pipeline.scoring import decide
 from pipeline.settings import Settings
 from pipeline.stage import Stage, build_stage
 from pipeline.stats import RunStats
@@ -39,7 +39,7 @@ def tickets() -> pl.DataFrame:
 
 def accuracy(stage: Stage, tickets: pl.DataFrame) -> float:
     scores = stage.score_texts(stage.encoder.encode(tickets.select("text")), RunStats())
-    decision = decide(label_logprobs(scores, stage.tree), stage.prior)
+    decision = decide(scores.astype(np.float64), stage.prior)
     names = np.array(stage.task.label_names)
     return float((names[decision.label] == tickets["truth"].to_numpy()).mean())
 

@@ -46,7 +46,10 @@ ORDER = [
     "added_columns",
     "schema",
     "fingerprint",
+    "label_store",
+    "stored_scores",
     "prefetch",
+    "prepare",
     "stage",
     # what is built on the stage
     "verify",
@@ -62,6 +65,7 @@ ORDER = [
     "command.dry_run",
     "command.run",
     "classify",
+    "cache",
     "bench.workload",
     "bench.ceiling",
     "bench.paths",
@@ -74,9 +78,9 @@ OWNERS = {
     "accelerate": ("engine", "stage"),
     "safetensors": ("engine",),
     "tokenizers": ("chat", "prompt"),
-    "typer": ("command.flags", "command.options"),
+    "typer": ("command.flags", "command.options", "cache"),
     "rich": ("command.progress", "command.summary", "classify"),
-    "sqlite3": (),
+    "sqlite3": ("label_store", "stored_scores"),
     "ray": (),
 }
 

@@ -240,7 +240,7 @@ def test_one_row_that_does_not_fit_ends_the_run(stage: Stage) -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        score_bucket(Faulty(stage.engine, fault), Bucket(np.array([0]), np.array([5, 6]), np.array([2]), 0))
+        score_bucket(Faulty(stage.engine, fault), Bucket(np.array([0]), np.array([5, 6]), np.array([2]), 0), RunStats())
 
 
 def test_other_errors_of_the_engine_are_not_taken_for_memory(stage: Stage) -> None:

@@ -34,8 +34,8 @@ def stage(model: Any) -> Stage:
     return build_stage(TASK, model, Settings(max_tokens=120))
 
 
-def observed(stage: Stage, texts: list[str | None], n_wanted: int, buffer_rows: int = 16, **how: Any) -> Sample:
-    sample = Sample(n_wanted, len(texts), **{"skip_truncated": False} | how)
+def observed(stage: Stage, texts: list[str | None], n_wanted: int, buffer_rows: int = 16) -> Sample:
+    sample = Sample(n_wanted, len(texts), stage)
     table = pa.table({"text": pa.array(texts, pa.string())})
     batches = buffers(table.to_batches(), buffer_rows, 1 << 30)
     assert sum(labelled.num_rows for labelled in stage.run(batches, RunStats(), observe=sample.observe)) == len(texts)
@@ -87,12 +87,12 @@ def test_more_texts_than_there_are_is_all_there_are(stage: Stage) -> None:
 def test_texts_left_out_as_overlong_are_passed_over(stage: Stage) -> None:
     texts: list[str | None] = ["long " * 200, "short"]
     leaves_out = dataclasses.replace(stage, settings=dataclasses.replace(stage.settings, overlong="null"))
-    assert observed(leaves_out, texts, 2, skip_truncated=True).rows == [1]
+    assert observed(leaves_out, texts, 2).rows == [1]
     assert observed(stage, texts, 2).rows == [0, 1]
 
 
 def test_a_sound_engine_passes(stage: Stage, model: Any) -> None:
-    verdict = judge(observed(stage, numbered(40), 20), stage, model)
+    verdict = judge(observed(stage, numbered(40), 20), model)
     assert (verdict.n_texts, verdict.n_same, verdict.wrong_rows) == (20, 20, ())
     assert verdict.largest_difference < 1e-4
     verdict.enforce(20)
@@ -116,7 +116,7 @@ class Reversed(PackedEngine):
 def test_a_wrong_engine_fails_with_the_rows(kind: type[PackedEngine], stage: Stage, model: Any) -> None:
     wrong = dataclasses.replace(stage, engine=kind(model, stage.encoder.prefix_ids, stage.tree))
     texts = [f"row {i} {'refund ' * (i % 9)}" for i in range(60)]
-    verdict = judge(observed(wrong, texts, 60, buffer_rows=60), wrong, model)
+    verdict = judge(observed(wrong, texts, 60, buffer_rows=60), model)
     assert verdict.largest_difference > TOLERANCE[torch.float32]
     with pytest.raises(GateError, match=r"--verify 60: \d+ of 60 texts get another label .* \(rows \d+, ") as error:
         verdict.enforce(60)
@@ -127,7 +127,7 @@ def test_a_wrong_calibration_fails(stage: Stage, model: Any) -> None:
     """The prior is measured by the run's engine, so the reference path must measure its own."""
     skewed = dataclasses.replace(stage, prior=np.array([-9.0, 0.0, 0.0]))
     with pytest.raises(GateError):
-        judge(observed(skewed, numbered(20), 5), skewed, model).enforce(5)
+        judge(observed(skewed, numbered(20), 5), model).enforce(5)
 
 
 def verdict_of(ours: list[list[float]], alone: list[list[float]], tolerance: float = 0.01) -> Verdict:

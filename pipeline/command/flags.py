@@ -11,8 +11,6 @@ import typer
 
 from pipeline.errors import UsageError
 
-HELP_HINT = "see python -m pipeline.classify --help"
-
 
 def flag(name: str, panel: str, description: str, **how: Any) -> Any:
     """Declare a flag.
@@ -59,7 +57,7 @@ def column_names(ctx: typer.Context, names: list[str] | None) -> list[str]:
     return names or []
 
 
-def usage_error(error: typer.TyperException) -> UsageError:
+def usage_error(error: typer.TyperException, program: str) -> UsageError:
     """The parser's error in this program's words: place first, hint on a line of its own."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if error.message and parameter is not None:
@@ -71,7 +69,7 @@ def usage_error(error: typer.TyperException) -> UsageError:
         message = error.message or error.format_message()
         message = message[:1].lower() + message[1:]
     near = getattr(error, "possibilities", None)
-    hint = f"did you mean {near[0]}?" if near else HELP_HINT
+    hint = f"did you mean {near[0]}?" if near else f"see {program} --help"
     return UsageError(" ".join(message.split()).rstrip("."), hint)
 
 

@@ -19,6 +19,7 @@ from pipeline.task import Calibration, Scoring, Task
 from pipeline.task_file import builtin_task, load_task
 from pipeline.version import PROGRAM, installed_version
 
+COMMAND = "python -m pipeline.classify"
 HELP = """Label every row of a Parquet file with a small local language model.
 
 OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete.
@@ -270,7 +271,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     app.command(help=HELP, epilog=EXIT_CODES)(Options)
     command = typer.main.get_command(app)
     try:
-        options = command(list(arguments), prog_name="python -m pipeline.classify", standalone_mode=False)
+        options = command(list(arguments), prog_name=COMMAND, standalone_mode=False)
     except typer.TyperException as error:
-        raise usage_error(error) from None
+        raise usage_error(error, COMMAND) from None
     return options if isinstance(options, Options) else None

@@ -64,10 +64,10 @@ class Run:
                     return
                 log.info("text from %s", _text(task))
                 stage, model = self._load(task)
-                sample = self._sample(source)
+                sample = self._sample(stage, source)
                 self._write(stage, source, sink, sample)
                 if sample is not None:
-                    self._verify(sample, stage, model)
+                    self._verify(sample, model)
                 self._commit(sink)
 
     def _load(self, task: Task) -> "tuple[Stage, Model]":
@@ -89,12 +89,12 @@ class Run:
         self.signals.check()
         return stage, model
 
-    def _sample(self, source: ParquetSource) -> "Sample | None":
+    def _sample(self, stage: "Stage", source: ParquetSource) -> "Sample | None":
         if self.options.verify is None:
             return None
         from pipeline.verify import Sample
 
-        return Sample(self.options.verify, source.num_rows, skip_truncated=self.settings.overlong == "null")
+        return Sample(self.options.verify, source.num_rows, stage)
 
     def _write(self, stage: "Stage", source: ParquetSource, sink: ParquetSink, sample: "Sample | None") -> None:
         from pipeline.stage import MAX_BUFFER_BYTES
@@ -112,12 +112,12 @@ class Run:
                     sink.write(table)
         assert stats.rows == source.num_rows
 
-    def _verify(self, sample: "Sample", stage: "Stage", model: "Model") -> None:
+    def _verify(self, sample: "Sample", model: "Model") -> None:
         from pipeline.verify import judge
 
         report = self.report
         with show_step(self._progress, f"scoring {len(sample.rows)} texts alone"), report.stats.phase("verify"):
-            report.verdict = judge(sample, stage, model)
+            report.verdict = judge(sample, model)
         report.verdict.enforce(sample.n_wanted)
 
     def _commit(self, sink: ParquetSink) -> None:

@@ -1,0 +1,90 @@
+"""The command line for files of ``--cache``: ``python -m pipeline.cache info|prune PATH``."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.command.flags import count, usage_error
+from pipeline.command.logs import logs_on_stderr, write_stdout
+from pipeline.errors import InputMissingError, PipelineError
+from pipeline.label_store import LabelStore, TaskEntry, today
+
+log = logging.getLogger("pipeline.cache")  # __name__ is "__main__" here
+
+PROGRAM = "python -m pipeline.cache"
+HELP = "The file of --cache keeps the scores of texts for later runs: look into it, or make it smaller."
+
+CachePath = Annotated[Path, typer.Argument(metavar="PATH", help="The file.", show_default=False)]
+Days = Annotated[
+    int, typer.Option("--older-than", metavar="DAYS", parser=count, help="Remove what was scored longer ago.")
+]
+
+
+def info(path: CachePath) -> None:
+    """Show for each task how many texts have scores, from when, and when they were last used."""
+    with _existing(path) as store:
+        tasks = store.tasks()
+        n_bytes = path.stat().st_size
+    n_texts = sum(task.n_texts for task in tasks)
+    lines = [f"{n_texts:,} texts in {n_bytes / (1 << 20):,.1f} MiB", *(_line(task) for task in tasks)]
+    write_stdout("\n".join(lines) + "\n")
+
+
+def prune(path: CachePath, older_than: Days) -> None:
+    """Remove old scores, and give their space back to the device; runs may use the file meanwhile."""
+    before = path.stat().st_size if path.exists() else 0
+    with _existing(path) as store:
+        n_removed = store.prune(today() - older_than)
+    freed = (before - path.stat().st_size) / (1 << 20)
+    write_stdout(f"{n_removed:,} texts removed, {freed:,.1f} MiB freed\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: arguments without the program's name; None for those of the process.
+
+    Returns:
+        The exit code.
+    """
+    app = typer.Typer(add_completion=False, help=HELP)
+    app.command()(info)
+    app.command()(prune)
+    with logs_on_stderr("text"):
+        try:
+            typer.main.get_command(app)(
+                list(sys.argv[1:] if argv is None else argv), prog_name=PROGRAM, standalone_mode=False
+            )
+        except (PipelineError, typer.TyperException) as error:
+            failure = error if isinstance(error, PipelineError) else usage_error(error, PROGRAM)
+            log.error("%s", failure, extra={"fields": {"exit_code": failure.exit_code, "hint": failure.hint}})
+            return failure.exit_code
+    return 0
+
+
+def _existing(path: Path) -> LabelStore:
+    if not path.exists():
+        raise InputMissingError(f"cache {str(path)!r} does not exist", "check the path")
+    return LabelStore(path, shared=True)
+
+
+def _line(task: TaskEntry) -> str:
+    since = "never" if task.first_day is None else _date(task.first_day)
+    return (
+        f"{task.fingerprint[:12]}  {task.n_texts:>12,} texts since {since}, last used {_date(task.last_used)}: "
+        f"{task.description}"
+    )
+
+
+def _date(day: int) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(days=day)).date().isoformat()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
