@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
@@ -16,6 +17,8 @@ from pipeline.task import Task
 
 # Private-use characters: they stand in no template, and no template trims them.
 SENTINEL = "\ue000\ue001\ue002"
+# What templates that print a date (Llama 3, SmolLM3) take for today: one text has the same label on any day.
+TODAY = datetime(2025, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
 
 def _apply(tokenizer: Any, messages: Sequence[dict[str, str]], **options: Any) -> str:
     # Qwen3 and SmolLM3 answer at once, not after a thought, with this switch; other templates do not know it
-    options |= {"tokenize": False, "enable_thinking": False}
+    options |= {"tokenize": False, "enable_thinking": False, "strftime_now": TODAY.strftime}
     try:
         return str(tokenizer.apply_chat_template(list(messages), **options))
     except Exception as error:  # a template raises whatever it likes

@@ -6,7 +6,7 @@ import pytest
 from pipeline.chat import Chat, continuation_ids, control_token_ids, plain_tokenizer, render_chat
 from pipeline.errors import ModelError
 from pipeline.task import Task
-from tests.tiny import CHATML, DROPS_SYSTEM, NO_SYSTEM, THINKING, TOKENIZERS, TRIMMED, tiny_tokenizer
+from tests.tiny import CHATML, DATED, DROPS_SYSTEM, NO_SYSTEM, THINKING, TOKENIZERS, TRIMMED, tiny_tokenizer
 
 TASK = Task(
     name="test",
@@ -259,3 +259,9 @@ def test_a_label_that_spells_a_control_token_is_plain_characters(kind):
     *own, _ = continuation_ids(f"a{eos}", chat, TASK.answer, plain)
     if kind != "unigram":  # there it is an ordinary piece of the vocabulary as well
         assert tokenizer.eos_token_id not in own
+
+
+def test_a_template_that_prints_the_date_gives_the_same_prompt_on_any_day() -> None:
+    """Llama 3.2 and SmolLM3 do: no score of one night was ever found in the next."""
+    rendered = render_chat(TASK, tiny_tokenizer("chatml", DATED)).head
+    assert "01 January 2025" in rendered

@@ -137,6 +137,8 @@ THINKING = CHATML.replace(
     "assistant\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     "{% endif %}",
 )
+# As Llama 3.2's and SmolLM3's: the system turn tells the date.
+DATED = "{% set today = strftime_now('%d %B %Y') %}<|im_start|>date\n{{ today }}<|im_end|>\n" + CHATML
 TRIMMED = CHATML.replace("m['content']", "m['content'] | trim")
 NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
 DROPS_SYSTEM = CHATML.replace("messages", "messages if m['role'] != 'system'", 1)
