@@ -5,6 +5,7 @@ Knows the tokenizer and the task, and nothing of rows.
 
 import contextlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ from pipeline.task import Task
 SENTINEL = "\ue000\ue001\ue002"
 # What templates that print a date (Llama 3, SmolLM3) take for today: one text has the same label on any day.
 TODAY = datetime(2025, 1, 1)
+_DATE_CALL = re.compile(r"""\bstrftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +146,18 @@ def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
 
 def _apply(tokenizer: Any, messages: Sequence[dict[str, str]], **options: Any) -> str:
     # Qwen3 and SmolLM3 answer at once, not after a thought, with this switch; other templates do not know it
-    options |= {"tokenize": False, "enable_thinking": False, "strftime_now": TODAY.strftime}
+    options |= {"tokenize": False, "enable_thinking": False, "chat_template": _dated(tokenizer)}
     try:
         return str(tokenizer.apply_chat_template(list(messages), **options))
     except Exception as error:  # a template raises whatever it likes
         reason = " ".join(str(error).split())
         raise ModelError(f"the model's chat template fails: {reason[:300]}", "use another model") from error
+
+
+def _dated(tokenizer: Any) -> str:
+    """The chat template with ``TODAY`` written out where it asks for the date."""
+    template: str = tokenizer.get_chat_template()
+    return re.sub(_DATE_CALL, lambda call: f"{call[1]}{TODAY.strftime(call[2])}{call[1]}", template)
 
 
 def _cut_at_sentinel(rendered: str) -> tuple[str, str]:
