@@ -53,6 +53,18 @@ class RunStats:
         self.buffer_rows = self.buffer_tokens = 0
 
     @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Take back the rows that a block counted if it fails: they are in no output. The work done stays counted."""
+        rows, labels, statuses = self.rows, self.labels.copy(), self.statuses.copy()
+        try:
+            yield
+        except BaseException:
+            self.rows, self.labels, self.statuses = rows, labels, statuses
+            self.buffer_rows = self.buffer_tokens = 0
+            self.buffer_end_tokens = self.fed_tokens
+            raise
+
+    @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the wall-clock time of a block to a phase."""
         start = time.perf_counter()

@@ -21,7 +21,7 @@ from pipeline.version import PROGRAM, installed_version
 
 HELP = """Label every row of a Parquet file with a small local language model.
 
-OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete.
+OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete. If INPUT is a folder or a quoted glob, OUTPUT is a folder of the same files; a second run skips those that are finished.
 
 The columns with the text are found by name: text, ticket, body (with subject), description or message. The built-in task tells billing, technical and account tickets apart. Both are yours to change.
 """  # noqa: E501  (a line is a paragraph)
@@ -45,8 +45,12 @@ class Options:
     Values are of the right type, but may still contradict each other: see ``build_settings`` and ``build_task``.
     """
 
-    input: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file to read.", show_default=False)]
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write.", show_default=False)]
+    input: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="Parquet file, folder or glob to read.", show_default=False)
+    ]
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write, or a folder.", show_default=False)
+    ]
 
     task: Annotated[
         Path | None,
@@ -173,7 +177,7 @@ class Options:
         ),
     ] = None
 
-    overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT if it exists.")] = False
+    overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT, or files in it, if it exists.")] = False
     verify: Annotated[
         int | None,
         flag(
@@ -198,7 +202,9 @@ class Options:
         Literal["auto", "bar", "log", "none"],
         flag("progress", "Night", "A bar (on a terminal only), or a line now and then; auto: by where messages go."),
     ] = "auto"
-    limit: Annotated[int | None, flag("limit", "Night", "Only the first N rows.", metavar="N", parser=count)] = None
+    limit: Annotated[
+        int | None, flag("limit", "Night", "Only the first N rows of each file.", metavar="N", parser=count)
+    ] = None
     dry_run: Annotated[
         bool, flag("dry-run", "Night", "Check everything but the model, say what would be done, write nothing.")
     ] = False

@@ -39,6 +39,7 @@ def summary(report: Report, *, bars: bool) -> list[Text]:
     """
     stats = report.stats
     lines = [
+        *_under("files", _files(report)),
         ("rows", f"{stats.rows:,}", f"{report.rows_per_second:,.1f} rows/s"),
         *_under("labels", _labels(report, bars)),
         *_under("not ok", _statuses(report)),
@@ -60,6 +61,15 @@ def _under(heading: str, lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
     for number, meaning in lines:
         yield heading, number, meaning
         heading = ""
+
+
+def _files(report: Report) -> Iterator[tuple[str, str]]:
+    if (files := report.files) is not None:
+        yield f"{files['done']:,}", "labelled"
+        if files["skipped"]:
+            yield f"{files['skipped']:,}", "finished before, and skipped"
+        if files["failed"]:
+            yield f"{files['failed']:,}", "failed, see above"
 
 
 def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:
