@@ -35,7 +35,8 @@ class FileTree:
     Attributes:
         name: what messages call it: the folder, or the glob.
         root: the folder that relative paths start from.
-        pattern: part by part; ``**`` is any number of folders. None for a folder: all its Parquet files.
+        pattern: what they must match.
+        is_glob: whether it was given as a glob; of a folder's files only those count that are called Parquet.
     """
 
     name: str
@@ -67,8 +68,9 @@ class FileTree:
             )
         if left_out := [parts for parts in found if not parts[-1].lower().endswith(SUFFIXES)]:
             log.info(
-                "left out: %d files that are not called %s, such as %r; name them with a glob",
+                "left out: %d file%s not called %s, such as %r; name them with a glob",
                 len(left_out),
+                "" if len(left_out) == 1 else "s",
                 ", ".join(f"*{suffix}" for suffix in SUFFIXES),
                 "/".join(left_out[0]),
             )
@@ -208,7 +210,7 @@ def _walk_local(tree: FileTree) -> Iterator[tuple[str, ...]]:
                 elif behind - {pattern.end}:
                     (links if entry.is_symlink() else folders).append((names, behind))
     if n_left_out:
-        log.info("left out: %d links to folders that are read anyway", n_left_out)
+        log.info("left out: %d link%s to folders that are read anyway", n_left_out, "" if n_left_out == 1 else "s")
 
 
 def _list_remote(tree: FileTree) -> Iterator[tuple[str, ...]]:
@@ -231,9 +233,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _listing_errors(tree: FileTree) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
-        raise InputMissingError(f"input {tree.name!r} does not exist", "check the path") from error
-    except NotADirectoryError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputMissingError(f"input {tree.name!r} does not exist", "check the path") from error
     except PermissionError as error:
         place = error.filename or tree.root.name

@@ -72,6 +72,8 @@ def usage_error(error: typer.TyperException) -> UsageError:
         message = message[:1].lower() + message[1:]
     near = getattr(error, "possibilities", None)
     hint = f"did you mean {near[0]}?" if near else HELP_HINT
+    if "unexpected extra argument" in message:
+        hint = "put a glob in quotes, or the shell replaces it by the files it matches"
     return UsageError(" ".join(message.split()).rstrip("."), hint)
 
 

@@ -69,6 +69,11 @@ class Manifest:
 
     place: Location
     _entries: dict[str, Entry] = field(default_factory=dict)
+    _lines: dict[str, str] = field(default_factory=dict)  # as written, since of thousands one changes at a time
+
+    def __post_init__(self) -> None:
+        for file, entry in self._entries.items():
+            self._set(file, entry)
 
     def recipe(self, file: str, input_state: FileState | None, output_state: FileState | None) -> str | None:
         """How the output that is there was made from the input that is there; None if it was not, or is not known."""
@@ -84,7 +89,7 @@ class Manifest:
         Raises:
             StorageError: the device failed or is full.
         """
-        self._entries[file] = Entry(input_state, recipe, None, replaces)
+        self._set(file, Entry(input_state, recipe, None, replaces))
         self._write()
 
     def finish(self, file: str, output_state: FileState | None) -> None:
@@ -95,12 +100,16 @@ class Manifest:
         """
         entry = self._entries[file]
         if entry.output is None and output_state is not None:
-            self._entries[file] = Entry(entry.input, entry.recipe, output_state, None)
+            self._set(file, Entry(entry.input, entry.recipe, output_state, None))
             self._write()
 
+    def _set(self, file: str, entry: Entry) -> None:
+        self._entries[file] = entry
+        self._lines[file] = f"{json.dumps(file)}: {json.dumps(asdict(entry))}"
+
     def _write(self) -> None:
-        entries = {name: asdict(entry) for name, entry in sorted(self._entries.items())}
-        content = json.dumps({"version": FORMAT_VERSION, "files": entries}, indent=1).encode("ascii") + b"\n"
+        lines = ",\n".join(self._lines.values())
+        content = f'{{"version": {FORMAT_VERSION}, "files": {{\n{lines}\n}}}}\n'.encode("ascii")
         try:
             if self.place.is_local:
                 _replace(self.place.local, content)
