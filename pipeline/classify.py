@@ -9,6 +9,7 @@ known to be right.
 import io
 import logging
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,8 +17,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipeline.command.logs import FAULT, logs_on_stderr, wanted_format, write_stderr
-from pipeline.command.options import Options, parse
+from pipeline.command.failures import tell_failure
+from pipeline.command.logs import logs_on_stderr, wanted_format, write_stderr
+from pipeline.command.options import COMMAND, Options, parse
 from pipeline.command.report import Report, check_metrics_path, write_metrics
 from pipeline.command.stop_signals import Stopped, StopSignals
 from pipeline.command.summary import summary
@@ -49,19 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = parse(arguments)
             signals.check()
             if options is not None:
-                _label(options, report, signals)
+                report.exit_code = exit_code = _label(options, report, signals)
         except SystemExit:  # nobody reads the help any more
             raise
         except BaseException as error:  # polars' panics too
             cause = signals.cause_of(error)
             signals.ignore()
-            exit_code = _explain(cause, options, report)
+            exit_code = _explain(cause, options, report, arguments)
         signals.ignore()
         metrics_exit_code = _write_metrics(report)
     return exit_code or metrics_exit_code
 
 
-def _label(options: Options, report: Report, signals: StopSignals) -> None:
+def _label(options: Options, report: Report, signals: StopSignals) -> int:
     report.input, report.output = str(options.input), str(options.output)
     settings, task = options.build_settings(), options.build_task()
     if options.metrics is not None and not options.dry_run:
@@ -69,46 +71,51 @@ def _label(options: Options, report: Report, signals: StopSignals) -> None:
         report.metrics_path = options.metrics
     from pipeline.command.run import Run
 
-    Run(options, settings, report, signals).label(task)
+    exit_code = Run(options, settings, report, signals).label(task)
     if not options.dry_run:
         _show_summary(report, options.log_format)
+    return exit_code
 
 
 def _show_summary(report: Report, log_format: str) -> None:
     if log_format == "json":
         log.info("done", extra={"fields": {"summary": report.metrics()}})
         return
-    on_terminal = sys.stderr.isatty()
-    lines = io.StringIO()
-    console = Console(file=lines, force_terminal=on_terminal, highlight=False)
-    for line in summary(report, bars=on_terminal):
-        console.print(line, soft_wrap=True)
-    write_stderr(f"\n{lines.getvalue()}\n")
-    log.info("done: %s", report.output)
+    if report.facts:  # a model was loaded
+        on_terminal = sys.stderr.isatty()
+        lines = io.StringIO()
+        console = Console(file=lines, force_terminal=on_terminal, highlight=False)
+        for line in summary(report, bars=on_terminal):
+            console.print(line, soft_wrap=True)
+        write_stderr(f"\n{lines.getvalue()}\n")
+    log.info("done: %s%s", report.output, "" if report.files is None else f": {report.describe_files()}")
 
 
-def _explain(error: BaseException, options: Options | None, report: Report) -> int:
+def _explain(error: BaseException, options: Options | None, report: Report, arguments: Sequence[str]) -> int:
     """Say why a run ended, and give its exit code."""
-    failure = _failure(error, report.output)
-    fields = {"exit_code": failure.exit_code, "hint": failure.hint}
-    if options is not None and options.debug:
-        fields["traceback"] = "".join(traceback.format_exception(error))
-    log.log(FAULT if type(failure) is PipelineError else logging.ERROR, "%s", failure, extra={"fields": fields})
-    report.exit_code, report.error = failure.exit_code, str(failure)
+    failure = _failure(error, report, arguments)
+    report.error = tell_failure(failure, error, debug=options is not None and options.debug)
+    report.exit_code = failure.exit_code
     return failure.exit_code
 
 
-def _failure(error: BaseException, output: str) -> PipelineError:
+def _failure(error: BaseException, report: Report, arguments: Sequence[str]) -> PipelineError:
     if isinstance(error, PipelineError):
         return error
     if isinstance(error, Stopped):
+        left = "is as it was before" if report.files is None else f"holds what was finished: {report.describe_files()}"
         return Interrupted(
-            f"stopped by {error.cause}; {output!r} is as it was before", "run the same command again", error.exit_code
+            f"stopped by {error.cause}; {report.output!r} {left}", _resume_hint(arguments), error.exit_code
         )
     # Its own words are left out: they may quote a row.
     return PipelineError(
         f"{type(error).__name__} at {_place(error)}", "run again with --debug to see more, and please report it"
     )
+
+
+def _resume_hint(arguments: Sequence[str]) -> str:
+    has_secrets = any("://" in argument and ("@" in argument or "?" in argument) for argument in arguments)
+    return "go on with the same command" + ("" if has_secrets else f": {COMMAND} {shlex.join(arguments)}")
 
 
 def _place(error: BaseException) -> str:

@@ -8,6 +8,7 @@
     ├── ModelError         69   no usable model
     ├── OutputError        73   the output cannot be created, or exists already
     ├── StorageError       74   reading or writing failed midway (disk full, device gone)
+    │   └── ReadError      74   of the two, reading
     └── Interrupted        75   stopped by a signal; run the same command again
 
 The codes are those of BSD ``sysexits.h`` where one fits. A message is one line that names the offending value, the
@@ -70,6 +71,10 @@ class StorageError(PipelineError):
     """Reading or writing failed midway: disk full, device gone (exit code 74)."""
 
     exit_code = 74
+
+
+class ReadError(StorageError):
+    """Reading an input failed midway (exit code 74)."""
 
 
 class Interrupted(PipelineError):

@@ -41,6 +41,7 @@ MAX_BATCH_TOKENS_ACCELERATOR = 16384
 MAX_BUFFER_BYTES = 64 << 20
 # A large buffer can take a slow model an hour: its scores are kept this often, not only at its end.
 KEEP_SECONDS = 10.0
+MAX_LISTED_ROWS = 10
 
 
 Observe = Callable[[Prepared], None]
@@ -195,6 +196,8 @@ class Stage:
         stats.labels.update({value["values"]: value["counts"] for value in columns[0].value_counts().to_pylist()})
         counts = np.bincount(statuses, minlength=len(STATUSES)).tolist()
         stats.statuses.update({status: n_rows for status, n_rows in zip(STATUSES, counts, strict=True) if n_rows})
+        if failed := np.flatnonzero(statuses == STATUSES.index("failed"))[:MAX_LISTED_ROWS].tolist():
+            stats.failed_rows = [prepared.first_row + row for row in failed]
         table = prepared.table
         for field, column in zip(added_fields(self.settings), columns, strict=True):
             table = table.append_column(field, column)

@@ -17,6 +17,7 @@ class RunStats:
         known_texts: distinct texts of each buffer that were not, since their scores were known.
         labels: rows per label; None counts null labels.
         statuses: rows per status.
+        failed_rows: of the last buffer with such rows, the first few that have no finite scores.
         fed_tokens: tokens that went through the model for them: their own and those of the labels.
         padded_tokens: the same with the padding of their buckets.
         buckets: buckets scored.
@@ -32,6 +33,7 @@ class RunStats:
     known_texts: int = 0
     labels: Counter[str | None] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
+    failed_rows: list[int] = field(default_factory=list)
     fed_tokens: int = 0
     padded_tokens: int = 0
     buckets: int = 0
@@ -55,6 +57,18 @@ class RunStats:
         """The rows of the buffer are labelled."""
         self.rows += self.buffer_rows
         self.buffer_rows = self.buffer_tokens = 0
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Take back the rows that a block counted if it fails: they are in no output. The work done stays counted."""
+        rows, labels, statuses = self.rows, self.labels.copy(), self.statuses.copy()
+        try:
+            yield
+        except BaseException:
+            self.rows, self.labels, self.statuses = rows, labels, statuses
+            self.buffer_rows = self.buffer_tokens = 0
+            self.buffer_end_tokens = self.fed_tokens
+            raise
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

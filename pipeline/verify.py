@@ -59,8 +59,28 @@ class Verdict:
             f"largest difference of a log-probability {self.largest_difference:.2g}"
         )
 
+    def __add__(self, other: "Verdict") -> "Verdict":
+        """Of two inputs together; each wrong row is numbered within its own."""
+        return Verdict(
+            self.n_texts + other.n_texts,
+            self.n_same + other.n_same,
+            self.n_ties + other.n_ties,
+            self.wrong_rows + other.wrong_rows,
+            max(self.largest_difference, other.largest_difference),
+            self.tolerance,
+        )
+
     def enforce(self, n_wanted: int) -> None:
-        """Say how it went.
+        """Refuse wrong labels, else say how it went.
+
+        Raises:
+            GateError: a text has a wrong label.
+        """
+        self.check(n_wanted)
+        self.tell(n_wanted)
+
+    def check(self, n_wanted: int) -> None:
+        """Refuse wrong labels.
 
         Raises:
             GateError: a text has a wrong label.
@@ -74,10 +94,13 @@ class Verdict:
                 f"{self.largest_difference:.2g}, rounding explains {self.tolerance:g}",
                 "use --engine single, which is slow and cannot differ, or --engine padded; and please report it",
             )
+
+    def tell(self, n_wanted: int) -> None:
+        """Say how it went."""
         log.info("verify: %s", self, extra={"fields": {"verify": asdict(self)}})
         if self.n_texts < n_wanted:
             log.info("verify: fewer than the %d texts asked for, since the others repeat them or are blank", n_wanted)
-        if self.largest_difference > self.tolerance:
+        if not self.wrong_rows and self.largest_difference > self.tolerance:
             log.warning(
                 "verify: the labels are right, but log-probabilities differ by up to %.2g where rounding explains %g",
                 self.largest_difference,
@@ -139,6 +162,20 @@ class Sample:
         self.rows.append(prepared.first_row + row)
         self.buckets.append(bucket)
         self.scores.append(prepared.scores[text])
+
+
+def spread(n_wanted: int, file_rows: Sequence[int]) -> list[int]:
+    """How many of N texts, spread evenly over the rows of several files, fall into each file.
+
+    Args:
+        n_wanted: how many in all.
+        file_rows: rows of each file, in order.
+    """
+    ends = np.cumsum([0, *file_rows])
+    if not ends[-1]:
+        return [0] * len(file_rows)
+    middles = (2 * np.arange(n_wanted) + 1) * ends[-1] // (2 * max(1, n_wanted))
+    return [int(n_texts) for n_texts in np.diff(np.searchsorted(middles, ends))]
 
 
 def judge(sample: Sample, model: Model) -> Verdict:

@@ -253,6 +253,10 @@ def test_no_arguments_are_a_usage_error_with_a_way_to_help(classify: CommandLine
     assert said.lines[-1] == "hint: see python -m pipeline.classify --help"
 
 
+def test_a_glob_that_the_shell_replaced_is_answered_with_quotes(classify: CommandLine) -> None:
+    assert classify("in/a.parquet", "in/b.parquet", "out").lines[-1].startswith("hint: put a glob in quotes")
+
+
 def test_an_unknown_flag_is_answered_with_the_nearest(classify: CommandLine) -> None:
     assert classify("a", "b", "--label-colum", "x").lines[-1] == "hint: did you mean --label-column?"
 

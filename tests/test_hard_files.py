@@ -41,6 +41,11 @@ def arguments(path: Path, output: Path, model: Path, text_column: str = "text") 
     ]
 
 
+def folders() -> list[Any]:
+    entries = json.loads(MANIFEST.read_text())["files"] if MANIFEST.exists() else []
+    return [pytest.param(entry, id=entry["file"]) for entry in entries if (SHARED_FILES / entry["file"]).is_dir()]
+
+
 @pytest.mark.parametrize("entry", single_files())
 def test_a_shared_file_is_labelled_or_refused_as_its_manifest_says(
     entry: dict[str, Any], tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -64,6 +69,23 @@ def test_a_shared_file_is_labelled_or_refused_as_its_manifest_says(
         assert labelled.schema_arrow.field(i).equals(field, check_metadata=True), field.name
         assert bits(labelled.read().column(i)) == bits(source.read().column(i)), field.name
     assert set(labelled.read().column("label").to_pylist()) <= LABELS
+
+
+@pytest.mark.parametrize("entry", folders())
+def test_a_shared_folder_is_labelled_file_by_file(
+    entry: dict[str, Any], tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = SHARED_FILES / entry["file"], tmp_path / "out"
+    assert main(arguments(folder, output, tiny_model_folder, entry["text_column"])) == 0, capsys.readouterr().err
+    expected = {path.relative_to(folder) for path in folder.rglob("*.parquet") if path.name[0] not in "._"}
+    assert {path.relative_to(output) for path in output.rglob("*.parquet")} == expected
+    for name in expected:
+        source, labelled = pq.ParquetFile(folder / name), pq.ParquetFile(output / name)
+        assert labelled.schema_arrow.names == [*source.schema_arrow.names, "label"]
+        for i, field in enumerate(source.schema_arrow):
+            assert labelled.schema_arrow.field(i).equals(field, check_metadata=True), field.name
+            assert bits(labelled.read().column(i)) == bits(source.read().column(i)), field.name
+        assert set(labelled.read().column("label").to_pylist()) <= LABELS
 
 
 def test_the_output_reads_the_same_in_pandas_polars_and_duckdb(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_lines_come_at_intervals_and_end_with_the_run(
     caplog.set_level("INFO")
     monkeypatch.setattr(pipeline.command.progress, "LINE_SECONDS", 0.01)
     stats = stats_of(rows=0, fed=0, buffer_rows=2, buffer_tokens=10, buffer_fed=5)
-    with show_progress("log", stats, 4):
+    with show_progress("log", stats, lambda: 4):
         while len(caplog.records) < 3:
             time.sleep(0.01)
     n_lines = len(caplog.records)
@@ -129,9 +129,9 @@ def test_lines_come_at_intervals_and_end_with_the_run(
 
 def test_short_runs_are_quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    with show_progress("log", RunStats(), 4):
+    with show_progress("log", RunStats(), lambda: 4):
         pass
-    with show_progress("none", RunStats(), 4), show_step("none", "loading"):
+    with show_progress("none", RunStats(), lambda: 4), show_step("none", "loading"):
         pass
     assert [record.getMessage() for record in caplog.records] == ["loading"]
 
@@ -156,7 +156,7 @@ def test_a_bar_is_drawn_on_a_terminal_and_leaves_nothing(monkeypatch: pytest.Mon
         with show_step("bar", "loading"):
             time.sleep(0.05)
         stats = stats_of(rows=0, fed=0, buffer_rows=2, buffer_tokens=10, buffer_fed=5)
-        with show_progress("bar", stats, 4):
+        with show_progress("bar", stats, lambda: 4):
             print("a message", file=sys.stderr, flush=True)
             time.sleep(0.4)
     shown = read_all(reader)
@@ -170,6 +170,6 @@ def test_a_bar_is_drawn_on_a_terminal_and_leaves_nothing(monkeypatch: pytest.Mon
 def test_a_bar_does_not_touch_a_stderr_that_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    with show_progress(chosen_kind("bar", "text"), RunStats(), 4):
+    with show_progress(chosen_kind("bar", "text"), RunStats(), lambda: 4):
         pass
     assert stderr.getvalue() == ""

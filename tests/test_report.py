@@ -48,6 +48,8 @@ def test_metrics_hold_every_count_once() -> None:
         "error": None,
         "input": "in.parquet",
         "output": "out.parquet",
+        "files": None,
+        "failures": [],
         **FACTS,
         "rows": 1000,
         "label_rows": {"billing": 600, "技術": 390},
@@ -178,3 +180,17 @@ def test_a_verification_is_part_of_the_summary() -> None:
 def test_an_empty_run_has_a_summary() -> None:
     report = Report("in", "out", facts=dict(FACTS))
     assert lines_of(report)[0].split() == ["rows", "0", "0.0", "rows/s"]
+
+
+def test_a_run_over_many_files_counts_them() -> None:
+    report = report_of()
+    report.files = Counter(done=3, failed=1)
+    assert report.metrics()["files"] == {"done": 3, "skipped": 0, "failed": 1}
+    assert report.describe_files() == "3 files labelled, 1 failed"
+    assert [line.split() for line in lines_of(report)[:2]] == [
+        ["files", "3", "labelled"],
+        ["1", "failed,", "see", "above"],
+    ]
+    report.files = Counter(done=1, skipped=2)
+    assert report.describe_files() == "1 file labelled, 2 finished before"
+    assert not any("failed, see above" in line for line in lines_of(report))

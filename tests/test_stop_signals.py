@@ -95,3 +95,20 @@ def test_signals_are_ignored_after_the_last_block_of_a_process() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_signals_that_come_while_they_are_deferred_are_told_by_the_next_check() -> None:
+    with StopSignals() as signals:
+        with signals.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.check()
+        with pytest.raises(Stopped):
+            signals.check()
+
+
+def test_signals_that_are_ignored_stay_so_behind_a_deferred_block() -> None:
+    with StopSignals() as signals:
+        signals.ignore()
+        with signals.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+        signals.check()

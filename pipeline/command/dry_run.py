@@ -5,6 +5,7 @@ from textwrap import indent
 
 import pyarrow as pa
 
+from pipeline.command.checked_file import CheckedFile
 from pipeline.command.options import Options
 from pipeline.parquet.source import ParquetSource
 from pipeline.task import Task
@@ -33,6 +34,37 @@ def plan(options: Options, task: Task, source: ParquetSource, fields: Sequence[p
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
     return "\n".join(["dry run: nothing was written", "", *lines, "", *_prompt(task), ""])
+
+
+def plan_of_files(options: Options, task: Task, files: Sequence[CheckedFile]) -> str:
+    """The report of ``--dry-run`` for a folder or a glob.
+
+    Args:
+        options: of the command line.
+        task: its text columns may be unknown.
+        files: those that can be labelled.
+    """
+    columns = {file.task.columns: None for file in files}
+    facts = [
+        ("input", f"{options.input} ({len(files):,} file{'' if len(files) == 1 else 's'} that can be labelled)"),
+        ("rows", f"{sum(file.num_rows for file in files):,}"),
+        ("text", " or ".join(", ".join(names) for names in columns)),
+        ("labels", ", ".join(task.label_names)),
+        ("output", str(options.output)),
+        ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
+    ]
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
+    digits = max((len(f"{file.num_rows:,}") for file in files), default=0)
+    rows = [f"{file.num_rows:>{digits},} rows  {file.name}  ({_fate(file)})" for file in files]
+    return "\n".join(["dry run: nothing was written", "", *lines, "", *rows, ""])
+
+
+def _fate(file: CheckedFile) -> str:
+    """What would become of the output; only the model's fingerprint tells whether a finished one still holds."""
+    if file.output_state is None:
+        return "would be created"
+    return "would be replaced" if file.recipe is None else "finished before, skipped if model and settings are the same"
 
 
 def _rows(source: ParquetSource) -> str:

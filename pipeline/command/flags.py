@@ -5,6 +5,8 @@ about the form of a value names whichever of the two holds it; one about its mea
 """
 
 import os
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -42,6 +44,37 @@ def count_or_auto(text: str) -> int | None:
     return None if text == "auto" else count(text)
 
 
+@dataclass(frozen=True, slots=True)
+class RowLimit:
+    """A number of rows, or a share of them.
+
+    Attributes:
+        number: of rows, or per cent.
+        is_share: whether it is per cent.
+    """
+
+    number: float
+    is_share: bool = False
+
+    def rows(self, num_rows: int) -> int:
+        """The limit for a file of so many rows."""
+        return int(num_rows * self.number / 100) if self.is_share else int(self.number)
+
+    def __str__(self) -> str:
+        return f"{self.number:g}%" if self.is_share else f"{self.number:.0f}"
+
+
+def row_limit(value: str | RowLimit) -> RowLimit:
+    """Read a whole number from 0, or a percentage; a flag's default passes through here too."""
+    text = str(value)
+    if text.isascii() and text.isdecimal():
+        return RowLimit(int(text))
+    share = text.removesuffix("%")
+    if share != text and re.fullmatch(r"\d+(\.\d+)?", share, re.ASCII) and float(share) <= 100:
+        return RowLimit(float(share), is_share=True)
+    raise typer.BadParameter(f"{text!r} is neither a whole number of rows nor a percentage like 0.5%")
+
+
 def number(text: str) -> float:
     """Read a number."""
     try:
@@ -70,6 +103,8 @@ def usage_error(error: typer.TyperException, program: str) -> UsageError:
         message = message[:1].lower() + message[1:]
     near = getattr(error, "possibilities", None)
     hint = f"did you mean {near[0]}?" if near else f"see {program} --help"
+    if "unexpected extra argument" in message:
+        hint = "put a glob in quotes, or the shell replaces it by the files it matches"
     return UsageError(" ".join(message.split()).rstrip("."), hint)
 
 

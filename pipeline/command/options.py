@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.command.flags import column_names, count, count_or_auto, flag, number, usage_error
+from pipeline.command.flags import RowLimit, column_names, count, count_or_auto, flag, number, row_limit, usage_error
 from pipeline.errors import UsageError
 from pipeline.settings import DEFAULT_MAX_TOKENS, EngineKind, Overlong, Settings
 from pipeline.task import Calibration, Scoring, Task
@@ -22,7 +22,7 @@ from pipeline.version import PROGRAM, installed_version
 COMMAND = "python -m pipeline.classify"
 HELP = """Label every row of a Parquet file with a small local language model.
 
-OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete.
+OUTPUT gets every column of INPUT as it is and a column of labels behind them, rows in their original order. It appears only when it is complete. If INPUT is a folder or a quoted glob, OUTPUT is a folder of the same files; a second run skips those that are finished.
 
 The columns with the text are found by name: text, ticket, body (with subject), description or message. The built-in task tells billing, technical and account tickets apart. Both are yours to change.
 """  # noqa: E501  (a line is a paragraph)
@@ -46,8 +46,12 @@ class Options:
     Values are of the right type, but may still contradict each other: see ``build_settings`` and ``build_task``.
     """
 
-    input: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file to read.", show_default=False)]
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write.", show_default=False)]
+    input: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="Parquet file, folder or glob to read.", show_default=False)
+    ]
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write, or a folder.", show_default=False)
+    ]
 
     task: Annotated[
         Path | None,
@@ -174,7 +178,34 @@ class Options:
         ),
     ] = None
 
-    overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT if it exists.")] = False
+    cache: Annotated[
+        Path | None,
+        flag(
+            "cache",
+            "Safety",
+            "Keep scores of texts in this file and use those it has; for many runs and tasks.",
+            metavar="PATH",
+        ),
+    ] = None
+    no_cache: Annotated[
+        bool,
+        flag(
+            "no-cache",
+            "Safety",
+            "Keep no scores, not even beside OUTPUT until it is complete: a run that ends early starts anew.",
+        ),
+    ] = False
+    max_failed: Annotated[
+        RowLimit,
+        flag(
+            "max-failed",
+            "Safety",
+            "End the run if more rows of a file have no finite scores; up to then they get no label.",
+            metavar="N|P%",
+            parser=row_limit,
+        ),
+    ] = RowLimit(0)  # noqa: RUF009  (frozen)
+    overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT, or files in it, if it exists.")] = False
     verify: Annotated[
         int | None,
         flag(
@@ -199,7 +230,9 @@ class Options:
         Literal["auto", "bar", "log", "none"],
         flag("progress", "Night", "A bar (on a terminal only), or a line now and then; auto: by where messages go."),
     ] = "auto"
-    limit: Annotated[int | None, flag("limit", "Night", "Only the first N rows.", metavar="N", parser=count)] = None
+    limit: Annotated[
+        int | None, flag("limit", "Night", "Only the first N rows of each file.", metavar="N", parser=count)
+    ] = None
     dry_run: Annotated[
         bool, flag("dry-run", "Night", "Check everything but the model, say what would be done, write nothing.")
     ] = False
@@ -255,10 +288,14 @@ class Options:
             raise UsageError(
                 "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
             )
-        if self.metrics is not None:
-            for name, path in (("INPUT", self.input), ("OUTPUT", self.output), ("the file of --task", self.task)):
-                if path is not None and os.path.realpath(self.metrics) == os.path.realpath(path):
-                    raise UsageError(f"--metrics {str(self.metrics)!r} is {name}", "write the metrics to another file")
+        if self.cache is not None and self.no_cache:
+            raise UsageError(f"--cache {str(self.cache)!r} and --no-cache exclude each other", "leave one of them out")
+        places = {"INPUT": self.input, "OUTPUT": self.output, "the file of --task": self.task}
+        for flag_name, path in (("--metrics", self.metrics), ("--cache", self.cache)):
+            for name, place in places.items():
+                if path is not None and place is not None and os.path.realpath(path) == os.path.realpath(place):
+                    raise UsageError(f"{flag_name} {str(path)!r} is {name}", "name another file")
+            places[f"the file of {flag_name}"] = path
 
 
 def parse(arguments: Sequence[str]) -> Options | None:

@@ -127,18 +127,18 @@ def show_step(kind: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(kind: str, stats: RunStats, num_rows: int) -> Iterator[None]:
+def show_progress(kind: str, stats: RunStats, num_rows: Callable[[], int]) -> Iterator[None]:
     """Show how far a run is while the block runs.
 
     Args:
         kind: as ``chosen_kind`` gives it.
         stats: of the run.
-        num_rows: rows of the whole input.
+        num_rows: rows of the whole input, as far as is known by now.
     """
     start = time.monotonic()
 
     def now() -> Position:
-        return position(stats, num_rows, time.monotonic() - start)
+        return position(stats, num_rows(), time.monotonic() - start)
 
     if kind == "bar":
         console = Console(stderr=True)

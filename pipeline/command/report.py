@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ class Report:
         stats: counts and seconds by phase. ``load`` is the model's; ``run`` is from the first row read to the output
             in its place, without checks, and holds the other phases.
         facts: see ``run_facts``; empty until the model is loaded.
+        files: how many were ``done``, ``skipped``, ``failed``; None when INPUT is one file.
+        failures: of files: ``input``, ``exit_code``, ``error``.
         verdict: of ``--verify``.
         exit_code: of the process.
         error: why it is not 0.
@@ -47,6 +50,8 @@ class Report:
     metrics_path: Path | None = None
     stats: RunStats = field(default_factory=RunStats)
     facts: dict[str, Any] = field(default_factory=dict)
+    files: Counter[str] | None = None
+    failures: list[dict[str, Any]] = field(default_factory=list)
     verdict: "Verdict | None" = None
     exit_code: int = 0
     error: str | None = None
@@ -64,12 +69,15 @@ class Report:
             "error": self.error,
             "input": self.input,
             "output": self.output,
+            "files": None if self.files is None else {way: self.files[way] for way in ("done", "skipped", "failed")},
+            "failures": self.failures,
             **self.facts,
             "rows": stats.rows,
             "label_rows": labels,
             "null_label_rows": stats.labels[None],
             "status_rows": dict(stats.statuses),
             "texts": stats.texts,
+            "known_texts": stats.known_texts,
             "fed_tokens": stats.fed_tokens,
             "padded_tokens": stats.padded_tokens,
             "padding_share": round(stats.padding_share, 4),
@@ -80,6 +88,14 @@ class Report:
             "peak_rss_mib": round(peak_rss_mib(), 1),
             "verify": _finite(asdict(self.verdict)) if self.verdict else None,
         }
+
+    def describe_files(self) -> str:
+        """How many files went which way, in words."""
+        files = self.files or Counter()
+        parts = [f"{files['done']:,} file{'' if files['done'] == 1 else 's'} labelled"]
+        parts += [f"{files['skipped']:,} finished before"] if files["skipped"] else []
+        parts += [f"{files['failed']:,} failed"] if files["failed"] else []
+        return ", ".join(parts)
 
     @property
     def rows_per_second(self) -> float:

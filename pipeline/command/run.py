@@ -1,23 +1,34 @@
-"""One run of the command line: input, output, model, rows, check, in this order.
+"""One run of the command line: inputs, outputs, model, rows, check, in this order.
 
-Each step is refused before the next one costs anything. The output appears in the last one, which no signal stops
-halfway. torch and the model are imported only once everything else is known to be right.
+Each step is refused before the next one costs anything. Each output appears in its last step, which no signal stops
+halfway. torch and the model are imported only once everything else is known to be right. Of many files, one that fails
+is told at once, and the others go on.
 """
 
 import logging
-from contextlib import closing
-from dataclasses import dataclass
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.command.dry_run import plan
+from pipeline.command.checked_file import CheckedFile, FileChecks, check_may_be_written
+from pipeline.command.dry_run import plan, plan_of_files
+from pipeline.command.failures import FILE_ERRORS, tell_failure
+from pipeline.command.files import FileTree, check_output_place, find_tree
 from pipeline.command.logs import write_stdout
+from pipeline.command.manifest import Manifest, existing_state, read_manifest, recipe_of, state_of
+from pipeline.command.one_file import OneFile, open_sink, open_source
 from pipeline.command.options import Options
+from pipeline.command.output_folder import folder_of, locked_folder
 from pipeline.command.progress import chosen_kind, show_progress, show_step
-from pipeline.command.report import Report, footer, run_facts
+from pipeline.command.report import Report, run_facts
 from pipeline.command.stop_signals import StopSignals
-from pipeline.parquet.buffers import buffers
-from pipeline.parquet.sink import ParquetSink
-from pipeline.parquet.source import ParquetSource
+from pipeline.command.store import journal_of, opened_store, scores_of
+from pipeline.label_store import LabelStore
+from pipeline.parquet.location import Location, locate
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
 from pipeline.task import Task
@@ -25,9 +36,10 @@ from pipeline.task import Task
 if TYPE_CHECKING:
     from pipeline.engine.model import Model
     from pipeline.stage import Stage
-    from pipeline.verify import Sample
 
 log = logging.getLogger(__name__)
+
+FOLDER_STORE = "parquet_classify"  # the journal of an output folder is named after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +58,166 @@ class Run:
     report: Report
     signals: StopSignals
 
-    def label(self, task: Task) -> None:
+    def label(self, task: Task) -> int:
         """Label the input into the output, or with ``--dry-run`` say what would be done.
 
         Args:
             task: its text columns may still be unknown.
 
+        Returns:
+            The exit code: 0, or the largest of the files that failed while others went on.
+
         Raises:
-            PipelineError: it cannot be done; the output is as it was before.
+            PipelineError: the run cannot go on; the output, or the file at work, is as it was before.
         """
-        options = self.options
-        with ParquetSource(options.input, limit=options.limit) as source:
+        tree = find_tree(str(self.options.input))
+        if tree is None:
+            self._label_one(task)
+            return 0
+        self._label_all(tree, task)
+        return max((failure["exit_code"] for failure in self.report.failures), default=0)
+
+    # One file: its input and output stay open while the model loads, and whatever fails ends the run.
+
+    def _label_one(self, task: Task) -> None:
+        options, report = self.options, self.report
+        with open_source(locate(str(options.input)), options.limit) as source:
             task, fields = bind_schema(task, self.settings, source.schema)
-            with ParquetSink(options.output, source.layout, fields, overwrite=options.overwrite) as sink:
+            with open_sink(locate(str(options.output)), source.layout, fields, overwrite=options.overwrite) as sink:
                 if options.dry_run:
                     write_stdout(plan(options, task, source, fields))
                     return
-                log.info("text from %s", _text(task))
-                stage, model = self._load(task)
-                sample = self._sample(stage, source)
-                self._write(stage, source, sink, sample)
-                if sample is not None:
-                    self._verify(sample, model)
-                self._commit(sink)
+                log.info("text from %s", _text(task.columns))
+                with self._store(locate(str(options.output))) as store:
+                    stage, model = self._load(task, store)
+                    file = OneFile(source, sink, stage, model, options, report, self.signals)
+                    with show_progress(self._progress, report.stats, lambda: source.num_rows):
+                        sample = file.label(options.verify or 0)
+                    if sample is not None:
+                        with show_step(self._progress, f"scoring {len(sample.rows)} texts alone"):
+                            report.verdict = file.judge(sample)
+                        report.verdict.tell(sample.n_wanted)
+                    self.signals.check()
+                    self.signals.ignore()
+                    file.commit()
 
-    def _load(self, task: Task) -> "tuple[Stage, Model]":
+    # Many files: all are looked at, the model is loaded once, and each is labelled on its own.
+
+    def _label_all(self, tree: FileTree, task: Task) -> None:
+        options, output = self.options, locate(str(self.options.output))
+        self.report.files = Counter()
+        names = tree.files()
+        check_output_place(tree, names, output)
+        if options.dry_run:
+            files = self._check(self._checks(tree, output, task), names)
+            write_stdout(plan_of_files(options, task, files))
+            return
+        with locked_folder(output):
+            checks = self._checks(tree, output, task)
+            files = self._check(checks, names)
+            if not files:
+                return
+            _tell_text(files)
+            with self._store(output.child(FOLDER_STORE)) as store:
+                stage, model = self._load(task, store)
+                self.report.facts["text_columns"] = list(
+                    dict.fromkeys(name for file in files for name in file.task.columns)
+                )
+                self._label_files(self._unfinished(files, stage, checks.manifest), stage, model, checks.manifest)
+
+    def _checks(self, tree: FileTree, output: Location, task: Task) -> FileChecks:
+        options = self.options
+        return FileChecks(
+            tree, output, read_manifest(output), task, self.settings, options.limit, overwrite=options.overwrite
+        )
+
+    def _check(self, checks: FileChecks, names: Sequence[str]) -> list[CheckedFile]:
+        """The files that can be labelled."""
+        files = []
+        for name in names:
+            self.signals.check()
+            with self._failures_of(checks.tree.root.child(name)):
+                files.append(checks.check(name))
+        return files
+
+    def _unfinished(self, files: Sequence[CheckedFile], stage: "Stage", manifest: Manifest) -> list[CheckedFile]:
+        """The files that are left to do, now that it is known what decides their labels."""
+        left = []
+        for file in files:
+            if file.recipe == recipe_of(replace(stage, task=file.task), self.options.limit):
+                manifest.finish(file.name, file.output_state)
+                self._count("skipped")
+                continue
+            with self._failures_of(file.input):
+                check_may_be_written(file, overwrite=self.options.overwrite)
+                left.append(file)
+        return left
+
+    def _label_files(self, files: Sequence[CheckedFile], stage: "Stage", model: "Model", manifest: Manifest) -> None:
+        from pipeline.verify import spread
+
+        report, n_wanted = self.report, self.options.verify or 0
+        shares = spread(n_wanted, [file.num_rows for file in files])
+
+        def expected_rows() -> int:
+            failed = {failure["input"] for failure in report.failures}
+            return sum(file.num_rows for file in files if file.input.name not in failed)
+
+        with show_progress(self._progress, report.stats, expected_rows):
+            for file, n_verify in zip(files, shares, strict=True):
+                self.signals.check()
+                with self._failures_of(file.input), report.stats.all_or_nothing():
+                    self._label_file(file, stage, model, n_verify, manifest)
+        if report.verdict is not None:
+            report.verdict.tell(n_wanted)
+
+    def _label_file(self, file: CheckedFile, stage: "Stage", model: "Model", n_verify: int, manifest: Manifest) -> None:
+        """Label, verify, commit, record."""
+        options, report = self.options, self.report
+        input_state = existing_state(file.input)  # before it is read: a change meanwhile will show
+        with open_source(file.input, options.limit) as source:
+            task, fields = bind_schema(stage.task, self.settings, source.schema)
+            stage = replace(stage, task=task)
+            with (
+                folder_of(file.output, locate(str(options.output))),
+                open_sink(file.output, source.layout, fields, overwrite=options.overwrite) as sink,
+            ):
+                one = OneFile(source, sink, stage, model, options, report, self.signals)
+                sample = one.label(n_verify)
+                if sample is not None:
+                    verdict = one.judge(sample)
+                    report.verdict = verdict if report.verdict is None else report.verdict + verdict
+                self.signals.check()
+                with self.signals.deferred():
+                    manifest.begin(file.name, input_state, recipe_of(stage, options.limit), state_of(file.output))
+                    one.commit()
+                    manifest.finish(file.name, state_of(file.output))
+                    self._count("done")
+
+    @contextmanager
+    def _failures_of(self, place: Location) -> Iterator[None]:
+        """Tell what is one file's fault, and go on behind the block."""
+        try:
+            yield
+        except FILE_ERRORS as error:
+            self.signals.check()  # or what a signal became would pass for the file's fault
+            message = tell_failure(error, error, file=place.name, debug=self.options.debug)
+            self.report.failures.append({"input": place.name, "exit_code": error.exit_code, "error": message})
+            self._count("failed")
+
+    def _count(self, way: str) -> None:
+        assert self.report.files is not None
+        self.report.files[way] += 1
+
+    @contextmanager
+    def _store(self, output: Location) -> Iterator[LabelStore | None]:
+        """The scores that are known already; a journal goes away when all files of the run are done."""
+        options = self.options
+        journal = None if options.no_cache else journal_of(Path(os.path.realpath(output.path)))
+        with opened_store(options.cache, journal, lambda: not self.report.failures) as store:
+            yield store
+
+    def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
         options, report = self.options, self.report
         with show_step(self._progress, f"loading model {options.model}"), report.stats.phase("load"):
             from pipeline.engine.load import load_model
@@ -84,54 +231,25 @@ class Run:
                 trust_remote_code=options.trust_remote_code,
             )
             stage = build_stage(task, model, self.settings)
+            if store is not None:
+                stage = replace(stage, store=scores_of(stage, model, store))
         report.facts = facts = run_facts(stage, model)
         log.info("model %(model)s on %(device)s in %(dtype)s, %(engine)s engine", facts, extra={"fields": facts})
         self.signals.check()
         return stage, model
-
-    def _sample(self, stage: "Stage", source: ParquetSource) -> "Sample | None":
-        if self.options.verify is None:
-            return None
-        from pipeline.verify import Sample
-
-        return Sample(self.options.verify, source.num_rows, stage)
-
-    def _write(self, stage: "Stage", source: ParquetSource, sink: ParquetSink, sample: "Sample | None") -> None:
-        from pipeline.stage import MAX_BUFFER_BYTES
-
-        stats = self.report.stats
-        tables = stage.run(
-            buffers(source.batches(), self.settings.buffer_rows, MAX_BUFFER_BYTES),
-            stats,
-            observe=None if sample is None else sample.observe,
-        )
-        with stats.phase("run"), show_progress(self._progress, stats, source.num_rows), closing(tables):
-            for table in tables:
-                self.signals.check()
-                with stats.phase("write"):
-                    sink.write(table)
-        assert stats.rows == source.num_rows
-
-    def _verify(self, sample: "Sample", model: "Model") -> None:
-        from pipeline.verify import judge
-
-        report = self.report
-        with show_step(self._progress, f"scoring {len(sample.rows)} texts alone"), report.stats.phase("verify"):
-            report.verdict = judge(sample, model)
-        report.verdict.enforce(sample.n_wanted)
-
-    def _commit(self, sink: ParquetSink) -> None:
-        self.signals.check()
-        self.signals.ignore()
-        with self.report.stats.phase("run"), self.report.stats.phase("write"):
-            sink.commit(footer(self.report.facts))
 
     @property
     def _progress(self) -> str:
         return chosen_kind(self.options.progress, self.options.log_format)
 
 
-def _text(task: Task) -> str:
+def _tell_text(files: Sequence[CheckedFile]) -> None:
+    """One line for each choice of columns."""
+    for columns, n_files in Counter(file.task.columns for file in files).items():
+        log.info("text from %s in %d file%s", _text(columns), n_files, "" if n_files == 1 else "s")
+
+
+def _text(columns: Sequence[str]) -> str:
     """Where the text comes from, names with line breaks and the like quoted."""
-    names = [name if name.isprintable() else repr(name) for name in task.columns]
+    names = [name if name.isprintable() else repr(name) for name in columns]
     return f"column{'' if len(names) == 1 else 's'} {', '.join(names)}"

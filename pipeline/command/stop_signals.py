@@ -5,6 +5,8 @@ signal raises it again, so that it also cuts a slow clean-up short.
 """
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -56,6 +58,15 @@ class StopSignals:
     def ignore(self) -> None:
         """From here on signals change nothing: the little that is left will be done."""
         self._ignored = True
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Until the block ends, signals change nothing; then ``check`` tells of them."""
+        before, self._ignored = self._ignored, True
+        try:
+            yield
+        finally:
+            self._ignored = before
 
     def __enter__(self) -> Self:
         for signum in EXIT_CODES:

@@ -39,10 +39,11 @@ def summary(report: Report, *, bars: bool) -> list[Text]:
     """
     stats = report.stats
     lines = [
+        *_under("files", _files(report)),
         ("rows", f"{stats.rows:,}", f"{report.rows_per_second:,.1f} rows/s"),
         *_under("labels", _labels(report, bars)),
         *_under("not ok", _statuses(report)),
-        ("texts", f"{stats.texts:,}", "scored; repeats within a buffer are scored once"),
+        *_under("texts", _texts(report)),
         ("tokens", f"{stats.fed_tokens:,}", _speed(report)),
         *_under("verified", _verified(report)),
         ("memory", f"{peak_rss_mib():,.0f}", "MiB at most"),
@@ -60,6 +61,21 @@ def _under(heading: str, lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
     for number, meaning in lines:
         yield heading, number, meaning
         heading = ""
+
+
+def _files(report: Report) -> Iterator[tuple[str, str]]:
+    if (files := report.files) is not None:
+        yield f"{files['done']:,}", "labelled"
+        if files["skipped"]:
+            yield f"{files['skipped']:,}", "finished before, and skipped"
+        if files["failed"]:
+            yield f"{files['failed']:,}", "failed, see above"
+
+
+def _texts(report: Report) -> Iterator[tuple[str, str]]:
+    yield f"{report.stats.texts:,}", "scored, each once"
+    if report.stats.known_texts:
+        yield f"{report.stats.known_texts:,}", "known from before"
 
 
 def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:

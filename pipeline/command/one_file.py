@@ -1,0 +1,122 @@
+"""One file on its way: labelled, verified, put in its place. Knows nothing of other files."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pipeline.command.options import Options
+from pipeline.command.report import Report, footer, run_facts
+from pipeline.command.stop_signals import StopSignals
+from pipeline.errors import GateError
+from pipeline.parquet.buffers import buffers
+from pipeline.parquet.file_layout import FileLayout
+from pipeline.parquet.location import Location
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
+
+if TYPE_CHECKING:
+    from pipeline.engine.model import Model
+    from pipeline.stage import Stage
+    from pipeline.verify import Sample, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """A file, open on both sides, and what labels it.
+
+    Attributes:
+        source: its rows.
+        sink: where they go.
+        stage: its task bound to the source.
+        model: of the stage.
+        options: of the command line.
+        report: is told how it goes.
+        signals: that may stop it.
+    """
+
+    source: ParquetSource
+    sink: ParquetSink
+    stage: "Stage"
+    model: "Model"
+    options: Options
+    report: Report
+    signals: StopSignals
+
+    def label(self, n_verify: int) -> "Sample | None":
+        """Label all rows into the sink.
+
+        Args:
+            n_verify: how many texts will be scored again.
+
+        Returns:
+            Those texts; None for none.
+
+        Raises:
+            GateError: more rows than ``--max-failed`` have no finite scores.
+        """
+        from pipeline.stage import MAX_BUFFER_BYTES
+        from pipeline.verify import Sample
+
+        stats, settings = self.report.stats, self.stage.settings
+        sample = Sample(n_verify, self.source.num_rows, self.stage) if n_verify else None
+        most_failed = self.options.max_failed.rows(self.source.num_rows)
+        tables = self.stage.run(
+            buffers(self.source.batches(), settings.buffer_rows, MAX_BUFFER_BYTES),
+            stats,
+            observe=None if sample is None else sample.observe,
+        )
+        n_before, n_failed_before = stats.rows, stats.statuses["failed"]
+        with stats.phase("run"), closing(tables):
+            for table in tables:
+                self.signals.check()
+                self._check_failed(stats.statuses["failed"] - n_failed_before, most_failed)
+                with stats.phase("write"):
+                    self.sink.write(table)
+        assert stats.rows - n_before == self.source.num_rows
+        return sample
+
+    def judge(self, sample: "Sample") -> "Verdict":
+        """Score texts again, each alone.
+
+        Raises:
+            GateError: one has another label. What is known of this task's scores is forgotten.
+        """
+        from pipeline.verify import judge
+
+        with self.report.stats.phase("verify"):
+            verdict = judge(sample, self.model)
+        try:
+            verdict.check(sample.n_wanted)
+        except GateError:
+            if self.stage.store is not None:
+                self.stage.store.forget()
+            raise
+        return verdict
+
+    def commit(self) -> None:
+        """Let the output appear; no signal stops this halfway."""
+        self.signals.check()
+        with self.signals.deferred(), self.report.stats.phase("run"), self.report.stats.phase("write"):
+            self.sink.commit(footer(run_facts(self.stage, self.model)))
+
+    def _check_failed(self, n_failed: int, most: int) -> None:
+        if n_failed > most:
+            rows = ", ".join(map(str, self.report.stats.failed_rows))
+            raise GateError(
+                f"{n_failed:,} of {self.source.num_rows:,} rows have no finite scores (among them {rows}, counted "
+                f"from 0), and --max-failed {self.options.max_failed} allows {most:,}",
+                "allow more with --max-failed N or P%, or try --dtype float32; their labels are null",
+            )
+
+
+def open_source(place: Location, limit: int | None) -> ParquetSource:
+    """Open an input file."""
+    return ParquetSource(place.local, limit=limit)  # merge: ParquetSource takes a Location
+
+
+def open_sink(place: Location, layout: FileLayout, fields: Sequence[pa.Field], *, overwrite: bool) -> ParquetSink:
+    """Open an output file."""
+    return ParquetSink(place.local, layout, fields, overwrite=overwrite)  # merge: ParquetSink takes a Location
