@@ -12,6 +12,7 @@ ORDER = [
     # what everything else speaks in
     "version",
     "errors",
+    "cache_folder",
     "settings",
     "stats",
     "task",
