@@ -45,8 +45,8 @@ class Options:
     Values are of the right type, but may still contradict each other: see ``build_settings`` and ``build_task``.
     """
 
-    input: Annotated[Path, typer.Argument(metavar="INPUT", help="Parquet file to read.", show_default=False)]
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write.", show_default=False)]
+    input: Annotated[str, typer.Argument(metavar="INPUT", help="Parquet file or URI to read.", show_default=False)]
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="Parquet file or URI to write.", show_default=False)]
 
     task: Annotated[
         Path | None,

@@ -16,6 +16,7 @@ from pipeline.command.progress import chosen_kind, show_progress, show_step
 from pipeline.command.report import Report, footer, run_facts
 from pipeline.command.stop_signals import StopSignals
 from pipeline.parquet.buffers import buffers
+from pipeline.parquet.location import locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 from pipeline.schema import bind_schema
@@ -56,11 +57,12 @@ class Run:
             PipelineError: it cannot be done; the output is as it was before.
         """
         options = self.options
-        with ParquetSource(options.input, limit=options.limit) as source:
+        place, output = locate(options.input), locate(options.output)
+        with ParquetSource(place, limit=options.limit) as source:
             task, fields = bind_schema(task, self.settings, source.schema)
-            with ParquetSink(options.output, source.layout, fields, overwrite=options.overwrite) as sink:
+            with ParquetSink(output, source.layout, fields, overwrite=options.overwrite) as sink:
                 if options.dry_run:
-                    write_stdout(plan(options, task, source, fields))
+                    write_stdout(plan(options, task, source, output, fields))
                     return
                 log.info("text from %s", _text(task))
                 stage, model = self._load(task)
