@@ -78,6 +78,21 @@ def test_the_path_of_a_uri_is_what_is_written(uri: str, path: str) -> None:
     assert not location.is_local
 
 
+@pytest.mark.parametrize(
+    ("uri", "kind", "path"),
+    [
+        ("gs://bucket/a b#1", "gcs", "bucket/a b#1"),
+        ("abfss://container@account.dfs.core.windows.net/a b", "abfs", "container/a b"),
+        ("memory://folder/a b", "py::fsspec+memory", "/folder/a b"),
+    ],
+)
+def test_other_stores_open_alike(uri: str, kind: str, path: str) -> None:
+    location = locate(uri)
+    assert (location.filesystem.type_name, location.path, location.name) == (kind, path, uri)
+    child = location.child("c/d")
+    assert (child.path, child.name, child.filesystem) == (f"{path}/c/d", f"{uri}/c/d", location.filesystem)
+
+
 def test_a_secret_with_odd_characters_reaches_the_store() -> None:
     filesystem = locate(f"s3://KEY:SE/CR@ET+%3D=@bucket/key{NO_LOOKUP}").filesystem
     _, (options,) = filesystem.__reduce__()
