@@ -24,6 +24,7 @@ from pipeline.command.report import Report, check_metrics_path, write_metrics
 from pipeline.command.stop_signals import Stopped, StopSignals
 from pipeline.command.summary import summary
 from pipeline.errors import Interrupted, PipelineError
+from pipeline.parquet.uri import public_name
 
 log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _label(options: Options, report: Report, signals: StopSignals) -> int:
-    report.input, report.output = str(options.input), str(options.output)
+    report.input, report.output = public_name(options.input), public_name(options.output)
     settings, task = options.build_settings(), options.build_task()
     if options.metrics is not None and not options.dry_run:
         check_metrics_path(options.metrics)

@@ -7,8 +7,8 @@
     ├── InputMissingError  66   there is no input at that place
     ├── ModelError         69   no usable model
     ├── OutputError        73   the output cannot be created, or exists already
-    ├── StorageError       74   reading or writing failed midway (disk full, device gone)
-    │   └── ReadError      74   of the two, reading
+    ├── StorageError       74   reading or writing failed midway (disk full, device or network gone)
+    │   └── ReadError      74   it was the input that could not be read on
     └── Interrupted        75   stopped by a signal; run the same command again
 
 The codes are those of BSD ``sysexits.h`` where one fits. A message is one line that names the offending value, the
@@ -68,13 +68,13 @@ class OutputError(PipelineError):
 
 
 class StorageError(PipelineError):
-    """Reading or writing failed midway: disk full, device gone (exit code 74)."""
+    """Reading or writing failed midway: disk full, device or network gone (exit code 74)."""
 
     exit_code = 74
 
 
 class ReadError(StorageError):
-    """Reading an input failed midway (exit code 74)."""
+    """Reading an input failed midway, for no fault of its content (exit code 74)."""
 
 
 class Interrupted(PipelineError):

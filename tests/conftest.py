@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # No test needs a network, and none may find one.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 # A machine that is busy with other work is slow, and no fault of a test.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

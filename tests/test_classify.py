@@ -695,7 +695,7 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         monkeypatch.setenv(f"PIPELINE_{name.upper()}", value)
     by_variables = parse(["i", "o"])
     assert by_flags == by_variables
-    plain = Options(Path("i"), Path("o"))
+    plain = Options("i", "o")
     assert all(getattr(by_flags, name) != getattr(plain, name) for name in values)
 
 

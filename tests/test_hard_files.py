@@ -102,12 +102,13 @@ def test_the_output_reads_the_same_in_pandas_polars_and_duckdb(tiny_model_folder
     assert [None if pd.isna(label) else label for label in labels] == expected
 
 
-# A run that says at its end how much memory it took at most; Linux only, like the rest of these files.
+# A run that says at its end how much memory it took at most.
 PEAK_MIB = """
-import resource, sys
+import sys
 from pipeline.classify import main
+from pipeline.command.report import peak_rss_mib
 code = main(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(peak_rss_mib())
 sys.exit(code)
 """
 

@@ -12,6 +12,7 @@ ORDER = [
     # what everything else speaks in
     "version",
     "errors",
+    "cache_folder",
     "settings",
     "stats",
     "task",
@@ -19,12 +20,15 @@ ORDER = [
     # files and columns
     "text",
     "text_columns",
+    "parquet.uri",
     "parquet.location",
+    "parquet.failures",
     "parquet.buffers",
     "parquet.input_file",
     "parquet.file_layout",
     "parquet.source",
     "parquet.work_file",
+    "parquet.upload",
     "parquet.sink",
     # texts to tokens to buckets
     "buckets",

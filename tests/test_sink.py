@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError, OutputError, StorageError
 from pipeline.parquet.buffers import buffers
 from pipeline.parquet.file_layout import FileLayout, read_layout
+from pipeline.parquet.location import locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 from tests.hard_files import (
@@ -61,8 +62,8 @@ def copy(
     """Every row of a file through source and sink, labelled with its row number."""
     n_rows = 0
     with (
-        ParquetSource(path, max_rows=read_rows) as source,
-        ParquetSink(output, source.layout, [LABEL], overwrite=overwrite) as sink,
+        ParquetSource(locate(str(path)), max_rows=read_rows) as source,
+        ParquetSink(locate(str(output)), source.layout, [LABEL], overwrite=overwrite) as sink,
     ):
         for table in buffers(source.batches(), max_rows, max_bytes):
             sink.write(table.append_column(LABEL, numbers(n_rows, table.num_rows)))
@@ -231,7 +232,10 @@ def test_any_table_comes_through_unchanged(
 
 def test_a_required_added_column_stays_required(plain: Path, tmp_path: Path) -> None:
     required = pa.field("n", pa.int8(), nullable=False, metadata={b"unit": b"rows"})
-    with ParquetSource(plain) as source, ParquetSink(tmp_path / "out.parquet", source.layout, [required]) as sink:
+    with (
+        ParquetSource(locate(str(plain))) as source,
+        ParquetSink(locate(str(tmp_path / "out.parquet")), source.layout, [required]) as sink,
+    ):
         for batch in source.batches():
             sink.write(batch.append_column(required, pa.array([1] * batch.num_rows, pa.int8())))
         sink.commit()
@@ -250,8 +254,8 @@ def test_run_metadata_joins_that_of_the_input(tmp_path: Path) -> None:
 
 def test_rows_of_another_schema_are_refused(plain: Path, tmp_path: Path) -> None:
     with (
-        ParquetSource(plain) as source,
-        ParquetSink(tmp_path / "out.parquet", source.layout, [LABEL]) as sink,
+        ParquetSource(locate(str(plain))) as source,
+        ParquetSink(locate(str(tmp_path / "out.parquet")), source.layout, [LABEL]) as sink,
         pytest.raises(ValueError, match="schema"),
     ):
         sink.write(next(source.batches()))
@@ -263,7 +267,7 @@ def test_rows_of_another_schema_are_refused(plain: Path, tmp_path: Path) -> None
 
 
 def layout_of(path: Path) -> FileLayout:
-    with ParquetSource(path) as source:
+    with ParquetSource(locate(str(path))) as source:
         return source.layout
 
 
@@ -296,9 +300,9 @@ def test_the_format_version_is_kept_unless_it_would_change_a_type(
 ) -> None:
     """Files of version 1.0 from other writers may hold what pyarrow would store otherwise in that version."""
     table = with_text(n=pa.array([1] * 24, type_))
-    layout = FileLayout(path=tmp_path / "none", schema=table.schema, format_version="1.0")
+    layout = FileLayout(location=locate(str(tmp_path / "none")), schema=table.schema, format_version="1.0")
     (tmp_path / "none").touch()
-    with ParquetSink(tmp_path / "out.parquet", layout, []) as sink:
+    with ParquetSink(locate(str(tmp_path / "out.parquet")), layout, []) as sink:
         sink.write(table)
         sink.commit()
     assert layout_of(tmp_path / "out.parquet").format_version == version
@@ -322,7 +326,7 @@ def test_a_sort_order_that_not_all_row_groups_declare_is_dropped(tmp_path: Path)
     pq.write_table(pa.table({"n": [2, 1]}), path)
     merged.append_row_groups(pq.read_metadata(path))
     file = SimpleNamespace(metadata=merged, schema=merged.schema, schema_arrow=pq.read_schema(path))
-    layout = read_layout(path, file, ns_timestamps=True)
+    layout = read_layout(locate(str(path)), file, ns_timestamps=True)
     assert layout.row_group_rows == (2, 2)
     assert layout.sorting_columns == ()
 
@@ -382,7 +386,7 @@ def test_pages_of_long_texts_are_small(tmp_path: Path) -> None:
     path, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     table = pa.table({"text": [os.urandom(MIB // 4).hex() for _ in range(100)]})
     pq.write_table(table, path, compression="none")
-    with ParquetSink(output, layout_of(path), []) as sink:
+    with ParquetSink(locate(str(output)), layout_of(path), []) as sink:
         sink.write(table)
         sink.commit()
     script = """
@@ -430,9 +434,9 @@ def test_spark_is_told_of_the_added_columns(tmp_path: Path) -> None:
     """Spark takes the schema from this entry alone, and would not see columns that are missing from it."""
     path, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     pq.write_table(spark_metadata(), path)
-    with ParquetSource(path) as source:
+    with ParquetSource(locate(str(path))) as source:
         added = [LABEL, pa.field("score", pa.float32(), nullable=False)]
-        with ParquetSink(output, source.layout, added) as sink:
+        with ParquetSink(locate(str(output)), source.layout, added) as sink:
             sink.commit()
     before = json.loads(pq.read_schema(path).metadata[SPARK_SCHEMA_KEY])
     after = json.loads(pq.read_schema(output).metadata[SPARK_SCHEMA_KEY])
@@ -466,7 +470,7 @@ def test_nested_views_are_refused_because_some_of_them_cannot_be_written(tmp_pat
 
 def refused(path: Path, layout: FileLayout, *, overwrite: bool = False) -> OutputError:
     with pytest.raises(OutputError) as caught:
-        ParquetSink(path, layout, [LABEL], overwrite=overwrite)
+        ParquetSink(locate(str(path)), layout, [LABEL], overwrite=overwrite)
     assert caught.value.exit_code == 73
     assert "\n" not in str(caught.value)
     assert repr(str(path)) in str(caught.value)
@@ -534,7 +538,7 @@ def test_the_input_is_not_taken_for_the_work_file_of_a_killed_run(plain: Path, t
 
 def test_two_runs_cannot_write_one_output(plain: Path, tmp_path: Path) -> None:
     layout, output = layout_of(plain), tmp_path / "out.parquet"
-    with ParquetSink(output, layout, [LABEL]) as first:
+    with ParquetSink(locate(str(output)), layout, [LABEL]) as first:
         assert "another run" in str(refused(output, layout))
         first.commit()
     assert pq.read_metadata(output).num_rows == 0
@@ -546,7 +550,7 @@ def test_two_runs_cannot_write_one_output(plain: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_there_until_commit(plain: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.parquet"
-    with ParquetSource(plain) as source, ParquetSink(output, source.layout, []) as sink:
+    with ParquetSource(locate(str(plain))) as source, ParquetSink(locate(str(output)), source.layout, []) as sink:
         for batch in source.batches():
             sink.write(batch)
         assert not output.exists()
@@ -563,9 +567,9 @@ def test_an_exception_leaves_no_trace_and_the_old_output(
     output = tmp_path / "out.parquet"
     output.write_bytes(b"old")
     with (
-        ParquetSource(plain) as source,
+        ParquetSource(locate(str(plain))) as source,
         pytest.raises(error),
-        ParquetSink(output, source.layout, [], overwrite=True) as sink,
+        ParquetSink(locate(str(output)), source.layout, [], overwrite=True) as sink,
     ):
         sink.write(next(source.batches()))
         raise error
@@ -574,7 +578,10 @@ def test_an_exception_leaves_no_trace_and_the_old_output(
 
 
 def test_leaving_without_commit_leaves_no_trace(plain: Path, tmp_path: Path) -> None:
-    with ParquetSource(plain) as source, ParquetSink(tmp_path / "out.parquet", source.layout, []) as sink:
+    with (
+        ParquetSource(locate(str(plain))) as source,
+        ParquetSink(locate(str(tmp_path / "out.parquet")), source.layout, []) as sink,
+    ):
         sink.write(next(source.batches()))
     assert names_in(tmp_path) == ["in.parquet"]
     sink.abort()
@@ -582,7 +589,7 @@ def test_leaving_without_commit_leaves_no_trace(plain: Path, tmp_path: Path) -> 
 
 def test_an_output_that_came_into_being_meanwhile_is_not_overwritten(plain: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.parquet"
-    with ParquetSink(output, layout_of(plain), [LABEL]) as sink:
+    with ParquetSink(locate(str(output)), layout_of(plain), [LABEL]) as sink:
         output.write_bytes(b"new")
         with pytest.raises(OutputError, match="exists already"):
             sink.commit()
@@ -621,14 +628,15 @@ import os, resource, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 from pipeline.errors import PipelineError
+from pipeline.parquet.location import locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 
 folder = Path(sys.argv[1])
 {setup}
 try:
-    with ParquetSource(folder / "in.parquet") as source:
-        with ParquetSink(folder / "out.parquet", source.layout, [], overwrite=True) as sink:
+    with ParquetSource(locate(str(folder / "in.parquet"))) as source:
+        with ParquetSink(locate(str(folder / "out.parquet")), source.layout, [], overwrite=True) as sink:
             for batch in source.batches():
                 sink.write(batch)
             {before_commit or "pass"}
@@ -741,11 +749,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from pipeline.parquet.buffers import buffers
+from pipeline.parquet.location import locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 
 path = Path(sys.argv[1])
-with ParquetSource(path) as source, ParquetSink(path.with_suffix(".out"), source.layout, []) as sink:
+output = path.with_suffix(".out")
+with ParquetSource(locate(str(path))) as source, ParquetSink(locate(str(output)), source.layout, []) as sink:
     for table in buffers(source.batches(), 8192, 32 << 20):
         sink.write(table)
     sink.commit()

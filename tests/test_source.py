@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError, InputMissingError, PipelineError, StorageError
+from pipeline.errors import InputError, InputMissingError, PipelineError, ReadError
 from pipeline.parquet.buffers import Grouper, buffers, share_dictionaries
+from pipeline.parquet.location import locate
 from pipeline.parquet.source import ParquetSource, ReadPace
 from tests.hard_files import (
     ODD_TEXTS,
@@ -32,8 +33,12 @@ MIB = 1 << 20
 SHARED_FILES = Path(__file__).parents[2] / "shared" / "hard_files"
 
 
+def opened(path: Path, **options: int | None) -> ParquetSource:
+    return ParquetSource(locate(str(path)), **options)
+
+
 def read(path: Path, **options: int | None) -> pa.Table:
-    with ParquetSource(path, **options) as source:
+    with opened(path, **options) as source:
         return pa.Table.from_batches(source.batches(), source.schema)
 
 
@@ -53,7 +58,7 @@ def test_an_unusable_file_is_refused_in_one_line_that_says_why(name: str, tmp_pa
     path = tmp_path / "in.parquet"
     write(path)
     with pytest.raises(InputError) as caught:
-        ParquetSource(path)
+        opened(path)
     assert_clear(caught.value, path, exit_code=65)
     assert words in str(caught.value)
 
@@ -63,7 +68,7 @@ def test_an_unusable_file_is_refused_in_one_line_that_says_why(name: str, tmp_pa
 )
 def test_a_shared_broken_file_is_refused(path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        ParquetSource(path)
+        opened(path)
     assert_clear(caught.value, path, exit_code=65)
 
 
@@ -73,7 +78,7 @@ def test_an_encrypted_shared_file_is_called_encrypted(tmp_path: Path) -> None:
         path = tmp_path / "in.parquet"
         UNUSABLE["encrypted"][0](path)
     with pytest.raises(InputError, match="is encrypted"):
-        ParquetSource(path)
+        opened(path)
 
 
 def test_encrypted_columns_under_a_plain_footer_are_called_encrypted(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_encrypted_columns_under_a_plain_footer_are_called_encrypted(tmp_path: P
     pq.write_table(with_text(), path, encryption_properties=properties)
     assert path.read_bytes()[-4:] == b"PAR1"
     with pytest.raises(InputError, match="is encrypted"):
-        ParquetSource(path)
+        opened(path)
 
 
 @pytest.mark.parametrize("name", ["absent.parquet", "dangling", "plain.parquet/below"])
@@ -95,20 +100,20 @@ def test_a_missing_input_is_an_error_of_its_own(name: str, tmp_path: Path) -> No
     USABLE["plain"](tmp_path / "plain.parquet")
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(InputMissingError) as caught:
-        ParquetSource(tmp_path / name)
+        opened(tmp_path / name)
     assert_clear(caught.value, tmp_path / name, exit_code=66)
 
 
 def test_a_folder_is_said_not_to_be_supported_yet(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folders are not supported yet") as caught:
-        ParquetSource(tmp_path)
+        opened(tmp_path)
     assert_clear(caught.value, tmp_path, exit_code=65)
 
 
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="not a regular file") as caught:
-        ParquetSource(tmp_path / "pipe")
+        opened(tmp_path / "pipe")
     assert_clear(caught.value, tmp_path / "pipe", exit_code=65)
 
 
@@ -123,15 +128,15 @@ def test_a_file_without_read_permission_is_refused(tmp_path: Path, monkeypatch: 
     USABLE["plain"](tmp_path / "in.parquet")
     monkeypatch.setattr(Path, "open", failing_open(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(InputError, match="Permission denied") as caught:
-        ParquetSource(tmp_path / "in.parquet")
+        opened(tmp_path / "in.parquet")
     assert_clear(caught.value, tmp_path / "in.parquet", exit_code=65)
 
 
 def test_a_failing_device_is_a_storage_error_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     USABLE["plain"](tmp_path / "in.parquet")
     monkeypatch.setattr(Path, "open", failing_open(OSError(errno.EIO, "Input/output error")))
-    with pytest.raises(StorageError, match="Input/output error") as caught:
-        ParquetSource(tmp_path / "in.parquet")
+    with pytest.raises(ReadError, match="Input/output error") as caught:
+        opened(tmp_path / "in.parquet")
     assert_clear(caught.value, tmp_path / "in.parquet", exit_code=74)
 
 
@@ -143,12 +148,12 @@ def test_a_failing_device_is_a_storage_error_midway(tmp_path: Path, monkeypatch:
         yield from original(file, **options)
         raise OSError(errno.EIO, "Error reading bytes from file. Detail: [errno 5] Input/output error")
 
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         original = pq.ParquetFile.iter_batches
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing)
         batches = source.batches()
         assert next(batches).num_rows == 8
-        with pytest.raises(StorageError, match="Input/output error") as caught:
+        with pytest.raises(ReadError, match="Input/output error") as caught:
             next(batches)
     assert_clear(caught.value, path, exit_code=74)
 
@@ -162,7 +167,7 @@ def test_a_damaged_page_names_row_group_and_column_after_the_rows_before_it(tmp_
     assert content.count(b"Ticket 12: the invoice") == 1
     path.write_bytes(content.replace(b"Ticket 12: the invoice", b"Ticket 12: the invoicf"))
     n_rows = 0
-    with ParquetSource(path) as source, pytest.raises(InputError) as caught:
+    with opened(path) as source, pytest.raises(InputError) as caught:
         for batch in source.batches():
             n_rows += batch.num_rows
     assert n_rows == 8
@@ -176,13 +181,13 @@ def test_a_damaged_page_of_a_nested_column_names_its_path(tmp_path: Path) -> Non
     pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
     path.write_bytes(path.read_bytes().replace(b"tag 12", b"tag xx"))
     with pytest.raises(InputError, match=r"column 'ticket\.tags\.list\.element'"):
-        ParquetSource(path)
+        opened(path)
 
 
 def test_a_file_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"text": [os.urandom(500).hex() for _ in range(10_000)]}), path, row_group_size=1000)
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         batches = source.batches()
         next(batches)
         os.truncate(path, path.stat().st_size // 2)
@@ -196,6 +201,7 @@ def test_no_damage_to_a_file_escapes_as_anything_but_a_clear_error(tmp_path: Pat
 import random, sys
 from pathlib import Path
 from pipeline.errors import InputError
+from pipeline.parquet.location import locate
 from pipeline.parquet.source import ParquetSource
 from tests.hard_files import USABLE
 
@@ -207,7 +213,7 @@ for name in 5 * sorted(USABLE):
         content[random.randrange(max(4, len(content) - 1500), len(content) - 4)] = random.randrange(256)
     path.write_bytes(content)
     try:
-        with ParquetSource(path) as source:
+        with ParquetSource(locate(str(path))) as source:
             for batch in source.batches():
                 pass
     except InputError as error:
@@ -235,7 +241,7 @@ def test_every_row_comes_once_in_order_with_its_type(name: str, tmp_path: Path) 
 
 def test_batches_start_anew_with_each_call(tmp_path: Path) -> None:
     USABLE["plain"](tmp_path / "in.parquet")
-    with ParquetSource(tmp_path / "in.parquet") as source:
+    with opened(tmp_path / "in.parquet") as source:
         first, second = source.batches(), source.batches()
         next(first)
         assert pa.Table.from_batches(second) == pq.read_table(tmp_path / "in.parquet")
@@ -245,7 +251,7 @@ def test_batches_start_anew_with_each_call(tmp_path: Path) -> None:
 def test_a_limit_gives_the_first_rows(limit: int, tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     USABLE["text_dictionary"](path)
-    with ParquetSource(path, limit=limit) as source:
+    with opened(path, limit=limit) as source:
         assert source.num_rows == min(limit, 24)
         ids = [value for batch in source.batches() for value in batch.column("ticket_id").to_pylist()]
     assert ids == list(range(min(limit, 24)))
@@ -262,7 +268,7 @@ def test_int96_within_range_is_read_as_nanoseconds(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     table = with_text(at=pa.array([123456789123456789] * 24, pa.timestamp("ns")))
     writer(table, use_deprecated_int96_timestamps=True)(path)
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         assert source.layout.int96
     assert read(path).column("at").equals(table.column("at"))
 
@@ -272,7 +278,7 @@ def test_int96_far_dates_do_not_wrap(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     table = int96("1000-01-01", "9999-12-31T23:59:59.999999")
     writer(table, use_deprecated_int96_timestamps=True)(path)
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         assert not source.layout.int96
     found = read(path)
     for name in ("at", "history", "named"):
@@ -298,7 +304,7 @@ def test_odd_texts_come_back_byte_for_byte(tmp_path: Path) -> None:
 def test_batches_stay_small_when_rows_are_long(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"text": [f"{i:04}" + "x" * MIB for i in range(60)]}), path, write_batch_size=1)
-    with ParquetSource(path, max_bytes=4 * MIB) as source:
+    with opened(path, max_bytes=4 * MIB) as source:
         sizes = [batch.nbytes for batch in source.batches()]
     assert max(sizes) < 5 * MIB
     assert len(sizes) < 30
@@ -308,7 +314,7 @@ def test_a_batch_outgrows_its_bound_only_once_when_long_rows_follow_tiny_ones(tm
     path = tmp_path / "in.parquet"
     texts = [*["tiny"] * 1000, *[f"{i:04}" + "x" * MIB for i in range(100)]]
     pq.write_table(pa.table({"text": texts}), path, write_batch_size=1)
-    with ParquetSource(path, max_bytes=4 * MIB) as source:
+    with opened(path, max_bytes=4 * MIB) as source:
         sizes = [batch.nbytes for batch in source.batches()]
     assert sum(size > 5 * MIB for size in sizes) <= 1
     assert max(sizes) < 64 * MIB
@@ -317,7 +323,7 @@ def test_a_batch_outgrows_its_bound_only_once_when_long_rows_follow_tiny_ones(tm
 def test_reading_speeds_up_again_after_one_long_row(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"text": ["x" * 5 * MIB, *["tiny"] * 50_000]}), path, row_group_size=1000)
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         sizes = [batch.num_rows for batch in source.batches()]
     assert max(sizes) == 256
     assert len(sizes) < 400
@@ -327,7 +333,7 @@ def test_large_dictionaries_are_read_in_long_batches_on_one_copy(tmp_path: Path)
     path = tmp_path / "in.parquet"
     texts = pa.array([f"{i:05}" + "x" * 200 for i in range(30_000)]).dictionary_encode()
     pq.write_table(pa.table({"text": texts}), path)
-    with ParquetSource(path) as source:
+    with opened(path) as source:
         batches = list(source.batches())
     assert max(batch.num_rows for batch in batches) > 2000
     assert len({batch.column(0).dictionary.buffers()[-1].address for batch in batches}) == 1
@@ -360,6 +366,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from pipeline.parquet.buffers import buffers
+from pipeline.parquet.location import locate
 from pipeline.parquet.source import ParquetSource
 
 def peak():
@@ -367,7 +374,7 @@ def peak():
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 n_rows, before = 0, peak()
-with ParquetSource(Path(sys.argv[1])) as source:
+with ParquetSource(locate(sys.argv[1])) as source:
     for table in buffers(source.batches(), 8192, 32 << 20):
         n_rows += table.num_rows
     assert n_rows == source.num_rows

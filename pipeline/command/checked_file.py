@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pipeline.command.files import FileTree
 from pipeline.command.manifest import FileState, Manifest, existing_state, state_of
-from pipeline.command.one_file import open_source
 from pipeline.command.output_folder import check_file_place
 from pipeline.errors import OutputError
 from pipeline.parquet.location import Location
 from pipeline.parquet.sink import check_writable
+from pipeline.parquet.source import ParquetSource
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
 from pipeline.task import Task
@@ -72,7 +72,7 @@ class FileChecks:
         """
         place, output = self.tree.root.child(name), self.output.child(name)
         input_state = existing_state(place)
-        with open_source(place, self.limit) as source:
+        with ParquetSource(place, limit=self.limit) as source:
             task, _ = bind_schema(self.task, self.settings, source.schema)
             check_writable(source.schema)
             num_rows = source.num_rows

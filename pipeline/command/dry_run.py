@@ -4,29 +4,33 @@ from collections.abc import Iterator, Sequence
 from textwrap import indent
 
 import pyarrow as pa
+import pyarrow.fs
 
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.options import Options
+from pipeline.parquet.location import Location
 from pipeline.parquet.source import ParquetSource
 from pipeline.task import Task
 
 
-def plan(options: Options, task: Task, source: ParquetSource, fields: Sequence[pa.Field]) -> str:
+def plan(options: Options, task: Task, source: ParquetSource, output: Location, fields: Sequence[pa.Field]) -> str:
     """The report of ``--dry-run``.
 
     Args:
         options: of the command line.
         task: with its text columns bound to the input.
         source: the input.
+        output: where the labelled rows would go, known to be allowed.
         fields: the columns that would be added.
     """
+    exists = output.info().type != pa.fs.FileType.NotFound
     facts = [
-        ("input", str(options.input)),
+        ("input", source.location.name),
         ("rows", _rows(source)),
         ("text", _text(task)),
         ("labels", ", ".join(task.label_names)),
         ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
-        ("output", f"{options.output} (would be {'replaced' if options.output.exists() else 'created'})"),
+        ("output", f"{output} (would be {'replaced' if exists else 'created'})"),
         ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
         ("scoring", task.scoring),
         ("calibration", task.calibration),

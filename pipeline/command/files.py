@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipeline.errors import InputError, InputMissingError, OutputError, ReadError
+from pipeline.parquet.failures import Failure, credentials_hint, failure_of, reason_of
 from pipeline.parquet.location import Location, locate
 
 log = logging.getLogger(__name__)
@@ -235,12 +236,13 @@ def _listing_errors(tree: FileTree) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputMissingError(f"input {tree.name!r} does not exist", "check the path") from error
-    except PermissionError as error:
-        place = error.filename or tree.root.name
-        raise InputError(f"input folder {str(place)!r} may not be read", "check its permissions") from error
     except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
-        raise ReadError(f"listing {tree.root.name!r} failed: {reason}", "check the device, then run again") from error
+        if isinstance(error, PermissionError) or failure_of(tree.root, error) == Failure.DENIED:
+            place = error.filename or tree.root.name
+            raise InputError(f"input folder {str(place)!r} may not be read", credentials_hint(tree.root)) from error
+        raise ReadError(
+            f"listing {tree.root.name!r} failed: {reason_of(error)}", "check the device or network, then run again"
+        ) from error
 
 
 def _type(location: Location) -> pa.fs.FileType:

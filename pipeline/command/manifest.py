@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipeline.errors import InputError, InputMissingError, ReadError, StorageError
+from pipeline.parquet.failures import reason_of
 from pipeline.parquet.location import Location
 
 if TYPE_CHECKING:
@@ -117,9 +118,9 @@ class Manifest:
                 with self.place.filesystem.open_output_stream(self.place.path) as stream:
                     stream.write(content)
         except OSError as error:
-            reason = " ".join((error.strerror or str(error)).split())
             raise StorageError(
-                f"writing {self.place.name!r} failed: {reason}", "make room on the device, then run the same command"
+                f"writing {self.place.name!r} failed: {reason_of(error)}",
+                "make room on the device, then run the same command",
             ) from error
 
 
@@ -153,8 +154,9 @@ def state_of(location: Location) -> FileState | None:
     except PermissionError as error:
         raise InputError(f"{location.name!r} may not be read", "check its permissions") from error
     except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
-        raise ReadError(f"looking at {location.name!r} failed: {reason}", "check the device, then run again") from error
+        raise ReadError(
+            f"looking at {location.name!r} failed: {reason_of(error)}", "check the device or network, then run again"
+        ) from error
     if info.type == pa.fs.FileType.NotFound:
         return None
     return FileState(info.size or 0, info.mtime_ns or 0)

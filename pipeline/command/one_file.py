@@ -1,19 +1,14 @@
 """One file on its way: labelled, verified, put in its place. Knows nothing of other files."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from pipeline.command.options import Options
 from pipeline.command.report import Report, footer, run_facts
 from pipeline.command.stop_signals import StopSignals
 from pipeline.errors import GateError
 from pipeline.parquet.buffers import buffers
-from pipeline.parquet.file_layout import FileLayout
-from pipeline.parquet.location import Location
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 
@@ -110,13 +105,3 @@ class OneFile:
                 f"from 0), and --max-failed {self.options.max_failed} allows {most:,}",
                 "allow more with --max-failed N or P%, or try --dtype float32; their labels are null",
             )
-
-
-def open_source(place: Location, limit: int | None) -> ParquetSource:
-    """Open an input file."""
-    return ParquetSource(place.local, limit=limit)  # merge: ParquetSource takes a Location
-
-
-def open_sink(place: Location, layout: FileLayout, fields: Sequence[pa.Field], *, overwrite: bool) -> ParquetSink:
-    """Open an output file."""
-    return ParquetSink(place.local, layout, fields, overwrite=overwrite)  # merge: ParquetSink takes a Location

@@ -47,10 +47,10 @@ class Options:
     """
 
     input: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="Parquet file, folder or glob to read.", show_default=False)
+        str, typer.Argument(metavar="INPUT", help="Parquet file, folder, glob or URI to read.", show_default=False)
     ]
     output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT", help="Parquet file to write, or a folder.", show_default=False)
+        str, typer.Argument(metavar="OUTPUT", help="Parquet file to write, or a folder.", show_default=False)
     ]
 
     task: Annotated[

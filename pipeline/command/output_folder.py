@@ -4,9 +4,7 @@ The lock is that of an open file, so that a run that crashes leaves none. Knows 
 """
 
 import fcntl
-import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,11 @@ from pipeline.parquet.location import Location
 LOCK_NAME = ".parquet_classify.lock"
 
 
+def notes_folder(folder: Location) -> Path:
+    """Where what belongs to an unfinished output folder is kept: in it, or for one in a store on this machine."""
+    return folder.local if folder.is_local else folder.scratch.parent
+
+
 @contextmanager
 def locked_folder(folder: Location) -> Iterator[None]:
     """Create a folder if need be, and keep other runs out of it while the block runs.
@@ -24,10 +27,10 @@ def locked_folder(folder: Location) -> Iterator[None]:
     Raises:
         OutputError: it cannot be created, or another run writes there.
     """
-    lock = _lock_path(folder)
+    lock = notes_folder(folder) / LOCK_NAME
     is_new = not lock.parent.exists()
     try:
-        lock.parent.mkdir(exist_ok=True)
+        lock.parent.mkdir(parents=not folder.is_local, exist_ok=True)
         descriptor = _open_locked(lock)
     except BlockingIOError as error:
         raise OutputError(
@@ -98,14 +101,6 @@ def check_file_place(file: Location) -> None:
         raise OutputError(
             f"output {file.name!r} cannot be created: {str(above)!r} may not be written to", "check its permissions"
         )
-
-
-def _lock_path(folder: Location) -> Path:
-    # merge: Location.scratch is the place for what belongs to a remote output
-    if folder.is_local:
-        return folder.local / LOCK_NAME
-    digest = hashlib.sha256(f"{folder.filesystem.type_name}:{folder.path}".encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f".parquet_classify-{digest}.lock"
 
 
 def _open_locked(path: Path) -> int:

@@ -6,10 +6,9 @@ is told at once, and the others go on.
 """
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +19,17 @@ from pipeline.command.failures import FILE_ERRORS, tell_failure
 from pipeline.command.files import FileTree, check_output_place, find_tree
 from pipeline.command.logs import write_stdout
 from pipeline.command.manifest import Manifest, existing_state, read_manifest, recipe_of, state_of
-from pipeline.command.one_file import OneFile, open_sink, open_source
+from pipeline.command.one_file import OneFile
 from pipeline.command.options import Options
-from pipeline.command.output_folder import folder_of, locked_folder
+from pipeline.command.output_folder import folder_of, locked_folder, notes_folder
 from pipeline.command.progress import chosen_kind, show_progress, show_step
 from pipeline.command.report import Report, run_facts
 from pipeline.command.stop_signals import StopSignals
 from pipeline.command.store import journal_of, opened_store, scores_of
 from pipeline.label_store import LabelStore
 from pipeline.parquet.location import Location, locate
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
 from pipeline.task import Task
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FOLDER_STORE = "parquet_classify"  # the journal of an output folder is named after it
+FOLDER_JOURNAL = ".parquet_classify.scores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Run:
         Raises:
             PipelineError: the run cannot go on; the output, or the file at work, is as it was before.
         """
-        tree = find_tree(str(self.options.input))
+        tree = find_tree(self.options.input)
         if tree is None:
             self._label_one(task)
             return 0
@@ -81,14 +82,15 @@ class Run:
 
     def _label_one(self, task: Task) -> None:
         options, report = self.options, self.report
-        with open_source(locate(str(options.input)), options.limit) as source:
+        output = locate(options.output)
+        with ParquetSource(locate(options.input), limit=options.limit) as source:
             task, fields = bind_schema(task, self.settings, source.schema)
-            with open_sink(locate(str(options.output)), source.layout, fields, overwrite=options.overwrite) as sink:
+            with ParquetSink(output, source.layout, fields, overwrite=options.overwrite) as sink:
                 if options.dry_run:
-                    write_stdout(plan(options, task, source, fields))
+                    write_stdout(plan(options, task, source, output, fields))
                     return
                 log.info("text from %s", _text(task.columns))
-                with self._store(locate(str(options.output))) as store:
+                with self._store(journal_of(output.scratch)) as store:
                     stage, model = self._load(task, store)
                     file = OneFile(source, sink, stage, model, options, report, self.signals)
                     with show_progress(self._progress, report.stats, lambda: source.num_rows):
@@ -104,7 +106,7 @@ class Run:
     # Many files: all are looked at, the model is loaded once, and each is labelled on its own.
 
     def _label_all(self, tree: FileTree, task: Task) -> None:
-        options, output = self.options, locate(str(self.options.output))
+        options, output = self.options, locate(self.options.output)
         self.report.files = Counter()
         names = tree.files()
         check_output_place(tree, names, output)
@@ -118,7 +120,7 @@ class Run:
             if not files:
                 return
             _tell_text(files)
-            with self._store(output.child(FOLDER_STORE)) as store:
+            with self._store(notes_folder(output) / FOLDER_JOURNAL) as store:
                 stage, model = self._load(task, store)
                 self.report.facts["text_columns"] = list(
                     dict.fromkeys(name for file in files for name in file.task.columns)
@@ -175,12 +177,12 @@ class Run:
         """Label, verify, commit, record."""
         options, report = self.options, self.report
         input_state = existing_state(file.input)  # before it is read: a change meanwhile will show
-        with open_source(file.input, options.limit) as source:
+        with ParquetSource(file.input, limit=options.limit) as source:
             task, fields = bind_schema(stage.task, self.settings, source.schema)
             stage = replace(stage, task=task)
             with (
-                folder_of(file.output, locate(str(options.output))),
-                open_sink(file.output, source.layout, fields, overwrite=options.overwrite) as sink,
+                folder_of(file.output, locate(options.output)),
+                ParquetSink(file.output, source.layout, fields, overwrite=options.overwrite) as sink,
             ):
                 one = OneFile(source, sink, stage, model, options, report, self.signals)
                 sample = one.label(n_verify)
@@ -209,13 +211,10 @@ class Run:
         assert self.report.files is not None
         self.report.files[way] += 1
 
-    @contextmanager
-    def _store(self, output: Location) -> Iterator[LabelStore | None]:
-        """The scores that are known already; a journal goes away when all files of the run are done."""
+    def _store(self, journal: Path) -> AbstractContextManager[LabelStore | None]:
+        """The scores that are known already."""
         options = self.options
-        journal = None if options.no_cache else journal_of(Path(os.path.realpath(output.path)))
-        with opened_store(options.cache, journal, lambda: not self.report.failures) as store:
-            yield store
+        return opened_store(options.cache, None if options.no_cache else journal, lambda: not self.report.failures)
 
     def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
         options, report = self.options, self.report

@@ -10,11 +10,11 @@ import hashlib
 import importlib.metadata
 import io
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from pipeline.cache_folder import cache_folder
 from pipeline.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def embedded_model() -> Path:
     gguf = _gguf_file()
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = _cache_folder() / f"smollm2-135m-instruct-{digest[:16]}"
+    folder = cache_folder() / f"smollm2-135m-instruct-{digest[:16]}"
     if folder.is_dir():
         return folder
     try:
@@ -67,11 +67,6 @@ def _gguf_file() -> Path:
         if file.suffix == ".gguf" and (path := Path(str(distribution.locate_file(file)))).is_file():
             return path
     raise ModelError(f"package {PACKAGE} {distribution.version} holds no GGUF file", INSTALL)
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "parquet-classify"
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -6,12 +6,12 @@ Encodings, compression levels, page sizes and Bloom filters cannot be read back 
 from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.parquet.buffers import has_dictionary
+from pipeline.parquet.location import Location
 
 DEFAULT_CODEC = "ZSTD"
 
@@ -21,7 +21,7 @@ class FileLayout:
     """The physical side of one Parquet file.
 
     Attributes:
-        path: where the file is.
+        location: where the file is.
         schema: its Arrow schema with all metadata.
         row_group_rows: rows of each row group.
         codecs: compression of each leaf column in the first row group, as ``ParquetWriter`` calls it; none are known
@@ -32,7 +32,7 @@ class FileLayout:
         int96: whether every timestamp is stored as INT96, within the range of ``timestamp[ns]``.
     """
 
-    path: Path
+    location: Location
     schema: pa.Schema
     row_group_rows: tuple[int, ...] = ()
     codecs: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class FileLayout:
         return ()
 
 
-def read_layout(path: Path, file: pq.ParquetFile, *, ns_timestamps: bool) -> FileLayout:
+def read_layout(location: Location, file: pq.ParquetFile, *, ns_timestamps: bool) -> FileLayout:
     """The layout of an open file.
 
     Only for files of which a first batch was read without error: with a damaged footer, pyarrow's metadata of a
@@ -71,7 +71,7 @@ def read_layout(path: Path, file: pq.ParquetFile, *, ns_timestamps: bool) -> Fil
     orders = {group.sorting_columns for group in groups}
     stored_as = {leaf.physical_type for leaf in leaves if _is_timestamp(leaf)}
     return FileLayout(
-        path=path,
+        location=location,
         schema=file.schema_arrow,
         row_group_rows=tuple(group.num_rows for group in groups),
         codecs=tuple(chunk.compression.replace("UNCOMPRESSED", "NONE") for chunk in chunks),

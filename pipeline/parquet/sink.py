@@ -8,7 +8,6 @@ Knows nothing of labels.
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +17,8 @@ import pyarrow.parquet as pq
 from pipeline.errors import InputError
 from pipeline.parquet.buffers import Grouper, type_parts
 from pipeline.parquet.file_layout import FileLayout
+from pipeline.parquet.location import Location
+from pipeline.parquet.upload import UploadedFile
 from pipeline.parquet.work_file import WorkFile, storage_errors
 
 MIN_ROW_GROUP_ROWS = 128 << 10
@@ -33,7 +34,7 @@ class ParquetSink:
     """A Parquet file being written; a context manager that discards it unless it was committed.
 
     Args:
-        path: the output; see ``WorkFile`` for what is done about links and permissions.
+        location: the output; see ``WorkFile`` for links and permissions, ``UploadedFile`` for object stores.
         layout: of the input that the rows come from.
         added_fields: columns that every written batch has after those of the input.
         overwrite: whether an existing output may be replaced.
@@ -49,7 +50,7 @@ class ParquetSink:
 
     def __init__(
         self,
-        path: Path,
+        location: Location,
         layout: FileLayout,
         added_fields: Sequence[pa.Field],
         *,
@@ -57,13 +58,14 @@ class ParquetSink:
     ) -> None:
         check_writable(layout.schema)
         self.schema = output_schema(layout.schema, added_fields)
-        self._path = path
+        self._location = location
         biggest_group = max(layout.row_group_rows, default=0)
         self._grouper = Grouper(min(MAX_ROW_GROUP_ROWS, max(MIN_ROW_GROUP_ROWS, biggest_group)), MAX_ROW_GROUP_BYTES)
         self._group_ends = deque(layout.row_group_ends)
         self._n_rows = 0
         options = writer_options(layout, self.schema)
-        self._work_file = WorkFile(path, overwrite=overwrite, forbidden=layout.path)
+        kind = WorkFile if location.is_local else UploadedFile
+        self._work_file = kind(location, overwrite=overwrite, forbidden=layout.location)
         self._writer = pq.ParquetWriter(self._work_file.stream, self.schema, **options)
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
@@ -89,11 +91,11 @@ class ParquetSink:
             metadata: entries for the file's footer, which is written only now; the schema's metadata stays as it is.
 
         Raises:
-            StorageError: the device failed or is full; an old output is as before.
+            StorageError: the device failed or is full, or the upload failed; an old output is as before.
             OutputError: an output came into being meanwhile and may not be overwritten.
         """
         self._write_groups(self._grouper.flush())
-        with storage_errors(self._path):
+        with storage_errors(self._location):
             if metadata:
                 self._writer.add_key_value_metadata(metadata)
             self._writer.close()
@@ -111,7 +113,7 @@ class ParquetSink:
         self.abort()
 
     def _write_groups(self, groups: Iterator[pa.Table]) -> None:
-        with storage_errors(self._path):
+        with storage_errors(self._location):
             for group in groups:
                 self._writer.write_table(group, row_group_size=group.num_rows)
 

@@ -8,7 +8,6 @@ per column at a time, as large as the file's writer made them. Knows nothing of 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -17,8 +16,10 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, PipelineError
 from pipeline.parquet.buffers import dictionary_bytes, share_dictionaries
+from pipeline.parquet.failures import failure_of
 from pipeline.parquet.file_layout import FileLayout, read_layout
 from pipeline.parquet.input_file import EXPORT_AGAIN, READ_ERRORS, check_magic_bytes, read_error
+from pipeline.parquet.location import Location
 
 MAX_READ_ROWS = 256  # 8192 rows are read no faster; with one long text each they would be gigabytes
 MAX_READ_BYTES = 16 << 20
@@ -37,13 +38,14 @@ class ParquetSource:
     hold below a microsecond. To know, opening reads the INT96 columns once.
 
     Args:
-        path: a local regular file.
+        location: of a regular file or an object, which is read piece by piece.
         max_rows: rows of a batch; may be exceeded where batches carry large dictionaries.
         max_bytes: bytes of Arrow memory a batch should have. Sizes adapt to the rows seen so far, so that a batch
             where rows suddenly get longer may be larger.
         limit: read only the first rows.
 
     Attributes:
+        location: what it was opened from.
         schema: the Arrow schema of every batch, with all metadata.
         num_rows: rows that will be read.
         metadata: the file's footer.
@@ -52,25 +54,30 @@ class ParquetSource:
     Raises:
         InputMissingError: there is no such file.
         InputError: it is not a readable Parquet file, or encrypted.
-        StorageError: the device failed.
+        ReadError: the device or the network failed.
     """
 
     def __init__(
-        self, path: Path, *, max_rows: int = MAX_READ_ROWS, max_bytes: int = MAX_READ_BYTES, limit: int | None = None
+        self,
+        location: Location,
+        *,
+        max_rows: int = MAX_READ_ROWS,
+        max_bytes: int = MAX_READ_BYTES,
+        limit: int | None = None,
     ) -> None:
-        check_magic_bytes(path)
-        self.path = path
+        check_magic_bytes(location)
+        self.location = location
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._file = _open_parquet(path, int96_unit="ns")
+        self._file = _open_parquet(location, int96_unit="ns")
         int96_leaves = [leaf for leaf in range(self._n_leaves) if self._leaf(leaf).physical_type == "INT96"]
         ns_timestamps = not int96_leaves or self._fits_nanoseconds(int96_leaves)
         if not ns_timestamps:
             self.close()
-            self._file = _open_parquet(path, int96_unit="us")
+            self._file = _open_parquet(location, int96_unit="us")
         self._check_footer()
         self.metadata: pq.FileMetaData = self._file.metadata
-        self.layout: FileLayout = read_layout(path, self._file, ns_timestamps=ns_timestamps)
+        self.layout: FileLayout = read_layout(location, self._file, ns_timestamps=ns_timestamps)
         self.schema: pa.Schema = self.layout.schema
         self.num_rows: int = self.metadata.num_rows if limit is None else min(limit, self.metadata.num_rows)
 
@@ -79,7 +86,7 @@ class ParquetSource:
 
         Raises:
             InputError: a page is damaged.
-            StorageError: the device failed.
+            ReadError: the device or the network failed.
         """
         pace = ReadPace(self._max_rows, self._max_bytes)
         batch: pa.RecordBatch | None = None
@@ -125,7 +132,7 @@ class ParquetSource:
 
     def _fits_nanoseconds(self, leaves: list[int]) -> bool:
         """Whether all INT96 timestamps lie within the range of ``timestamp[ns]``."""
-        wide_file = _open_parquet(self.path, int96_unit="us")
+        wide_file = _open_parquet(self.location, int96_unit="us")
         for group in range(self._file.metadata.num_row_groups):
             wide, narrow = (
                 self._guarded(file.reader.iter_batches(MAX_SHORT_READ_ROWS, [group], leaves), group)
@@ -156,13 +163,13 @@ class ParquetSource:
             yield batch
 
     def _miscounted(self, contradiction: str) -> InputError:
-        return InputError(f"input {str(self.path)!r} is damaged: {contradiction}", EXPORT_AGAIN)
+        return InputError(f"input {self.location.name!r} is damaged: {contradiction}", EXPORT_AGAIN)
 
     def _unreadable(self, error: Exception, group: int) -> PipelineError:
         place = f"row group {group}"
-        if not getattr(error, "errno", None) and (leaf := self._damaged_leaf(group)) is not None:
+        if failure_of(self.location, error) is None and (leaf := self._damaged_leaf(group)) is not None:
             place += f", column {self._leaf(leaf).path!r}"
-        return read_error(self.path, error, f"cannot be read at {place}")
+        return read_error(self.location, error, f"cannot be read at {place}")
 
     def _damaged_leaf(self, group: int) -> int | None:
         """The first leaf column of a row group that cannot be read by itself."""
@@ -218,9 +225,9 @@ class ReadPace:
         self.n_rows = max(1, int(min(n_rows, self.max_bytes / self.row_bytes)))
 
 
-def _open_parquet(path: Path, int96_unit: str) -> pq.ParquetFile:
+def _open_parquet(location: Location, int96_unit: str) -> pq.ParquetFile:
     try:
-        handle = pa.OSFile(str(path))
+        handle = location.open()
         metadata = pq.read_metadata(handle)
         stream_bytes = FILE_STREAM_BYTES // max(1, metadata.num_columns)
         file = pq.ParquetFile(
@@ -235,7 +242,7 @@ def _open_parquet(path: Path, int96_unit: str) -> pq.ParquetFile:
         _ = file.schema_arrow.names, [file.schema.column(i).path for i in range(metadata.num_columns)]  # decodes them
         return file
     except READ_ERRORS as error:
-        raise read_error(path, error, "has a damaged footer") from error
+        raise read_error(location, error, "has a damaged footer") from error
 
 
 def _can_cast(batch: pa.RecordBatch, schema: pa.Schema) -> bool:

@@ -1,8 +1,9 @@
 """A file that appears under its name only when it is complete.
 
-It is written beside its target as ``.NAME.partial``, made durable, then renamed over the target in one step. Until
+It is written as ``.NAME.partial`` beside its target, made durable, then renamed over the target in one step. Until
 then the target, old or absent, stays as it is. A lock on the work file keeps two runs from writing one target; what a
-killed run left behind is discarded by the next one. Knows nothing of what is written.
+killed run left behind is discarded by the next one. Knows nothing of what is written. Targets in object stores are
+the business of ``upload``.
 """
 
 import errno
@@ -12,8 +13,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pipeline.errors import OutputError, StorageError
+from pipeline.parquet.failures import Failure, credentials_hint, failure_of, reason_of
+from pipeline.parquet.location import Location
 
 STREAM_BYTES = 1 << 20
 
@@ -25,58 +29,45 @@ class WorkFile:
     permissions, a new one gets those of the umask.
 
     Args:
-        path: the target.
+        location: the target.
         overwrite: whether an existing file may be replaced.
         forbidden: a file that is read meanwhile and must not be written.
 
     Attributes:
+        location: the target.
         stream: write here, and do not close it.
 
     Raises:
         OutputError: the target cannot be created, exists, is ``forbidden``, or is being written by another run.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool, forbidden: Path) -> None:
-        self.path = path
+    def __init__(self, location: Location, *, overwrite: bool, forbidden: Location) -> None:
+        self.location = location
         self._overwrite = overwrite
-        self._target = Path(os.path.realpath(path))
+        self._target = location.scratch
         self._work = self._target.with_name(f".{self._target.name}.partial")
         try:
-            for place in (self._target, self._work):
-                if place.exists() and place.samefile(forbidden):
-                    raise OutputError(f"output {str(path)!r} is the input", "write to another file")
+            if self._is_written(forbidden):
+                raise OutputError(f"output {location.name!r} is the input", "write to another file")
             self._check_target()
-            self.stream = os.fdopen(_open_locked(self._work), "wb", buffering=STREAM_BYTES)
+            self.stream = self._open()
         except BlockingIOError as error:
             raise OutputError(
-                f"another run is writing output {str(path)!r}", "wait for its end, or write to another file"
-            ) from error
-        except FileNotFoundError as error:
-            raise OutputError(
-                f"output {str(path)!r} cannot be created: there is no folder {str(self._target.parent)!r}",
-                "create the folder first",
+                f"another run is writing output {location.name!r}", "wait for its end, or write to another file"
             ) from error
         except OSError as error:
-            raise OutputError(
-                f"output {str(path)!r} cannot be created: {error.strerror}", "write to another folder"
-            ) from error
+            raise self._refusal(error) from error
 
     def commit(self) -> None:
         """Make the written bytes durable and put them in place of the target.
 
         Raises:
-            StorageError: the device failed or is full; the target is as before.
+            StorageError: the device failed or is full, or the upload failed; the target is as before.
             OutputError: the target came into being meanwhile and may not be overwritten.
         """
-        with storage_errors(self.path):
+        with storage_errors(self.location):
             self.stream.flush()
-            replaced = self._check_target()
-            if replaced is not None:
-                os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode))
-            os.fsync(self.stream.fileno())
-            os.replace(self._work, self._target)
-            self.stream.close()
-            _sync_folder(self._target.parent)
+            self._publish()
 
     def discard(self) -> None:
         """Remove the unfinished file, if it was not committed; never fails."""
@@ -87,6 +78,11 @@ class WorkFile:
         with suppress(OSError):
             self.stream.close()
 
+    def _is_written(self, forbidden: Location) -> bool:
+        """Whether a file is one of those that would be written, under whatever name."""
+        places = (self._target, self._work)
+        return forbidden.is_local and any(place.exists() and place.samefile(forbidden.local) for place in places)
+
     def _check_target(self) -> os.stat_result | None:
         """The state of the file that will be replaced, if there is one."""
         try:
@@ -94,24 +90,64 @@ class WorkFile:
         except FileNotFoundError:
             return None
         if stat.S_ISDIR(found.st_mode):
-            raise OutputError(f"output {str(self.path)!r} is a folder", "name a file in it")
+            raise self._is_a_folder()
         if not stat.S_ISREG(found.st_mode):
-            raise OutputError(f"output {str(self.path)!r} is not a regular file", "name a regular file")
+            raise OutputError(f"output {self.location.name!r} is not a regular file", "name a regular file")
         if not self._overwrite:
-            raise OutputError(f"output {str(self.path)!r} exists already", "replace it with --overwrite")
+            raise self._exists_already()
         return found
+
+    def _open(self) -> BinaryIO:
+        return os.fdopen(_open_locked(self._work), "wb", buffering=STREAM_BYTES)
+
+    def _publish(self) -> None:
+        replaced = self._check_target()
+        if replaced is not None:
+            os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode))
+        os.fsync(self.stream.fileno())
+        os.replace(self._work, self._target)
+        self.stream.close()
+        _sync_folder(self._target.parent)
+
+    def _refusal(self, error: OSError) -> OutputError:
+        """Why the file could not be begun."""
+        if isinstance(error, FileNotFoundError):
+            folder = str(self._target.parent)
+            return OutputError(
+                f"output {self.location.name!r} cannot be created: there is no folder {folder!r}",
+                "create the folder first",
+            )
+        return OutputError(
+            f"output {self.location.name!r} cannot be created: {error.strerror}", "write to another folder"
+        )
+
+    def _is_a_folder(self) -> OutputError:
+        return OutputError(f"output {self.location.name!r} is a folder", "name a file in it")
+
+    def _exists_already(self) -> OutputError:
+        return OutputError(f"output {self.location.name!r} exists already", "replace it with --overwrite")
 
 
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn a failing device, wherever it shows while ``path`` is written, into a ``StorageError``."""
+def storage_errors(location: Location, doing: str = "writing") -> Iterator[None]:
+    """Turn a failing device or store, wherever it shows while an output is written, into a ``StorageError``."""
     try:
         yield
     except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
         raise StorageError(
-            f"writing output {str(path)!r} failed: {reason}", "make room on the device, then run the same command again"
+            f"{doing} output {location.name!r} failed: {reason_of(error)}", _storage_hint(location, doing, error)
         ) from error
+
+
+def _storage_hint(location: Location, doing: str, error: OSError) -> str:
+    if location.is_local:
+        return "make room on the device, then run the same command again"
+    if doing == "writing":
+        folder = str(location.scratch.parent)
+        return f"make room for {folder!r} or move it by XDG_CACHE_HOME, then run the same command again"
+    if failure_of(location, error) == Failure.DENIED:
+        return credentials_hint(location)
+    return "run the same command again"
 
 
 def _open_locked(work: Path) -> int:
