@@ -21,7 +21,7 @@ from pipeline.parquet.file_layout import FileLayout, read_layout
 from pipeline.parquet.input_file import EXPORT_AGAIN, READ_ERRORS, check_magic_bytes, read_error
 
 MAX_READ_ROWS = 256  # 8192 rows are read no faster; with one long text each they would be gigabytes
-MAX_READ_BYTES = 16 << 20
+MAX_READ_BYTES = 4 << 20
 FIRST_READ_ROWS = 16
 MAX_SHORT_READ_ROWS = 8192  # where rows are known to be short
 FILE_STREAM_BYTES = 64 << 20  # read-ahead of all columns together
@@ -69,6 +69,8 @@ class ParquetSource:
             self.close()
             self._file = _open_parquet(path, int96_unit="us")
         self._check_footer()
+        # What was decoded to check the file is free again, but the allocator would keep it while a model is loaded.
+        pa.default_memory_pool().release_unused()
         self.metadata: pq.FileMetaData = self._file.metadata
         self.layout: FileLayout = read_layout(path, self._file, ns_timestamps=ns_timestamps)
         self.schema: pa.Schema = self.layout.schema
