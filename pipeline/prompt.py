@@ -29,8 +29,9 @@ ELLIPSIS = " … "
 # Texts beyond this many characters per allowed token are cut before they are tokenized; English has four to five.
 MAX_CHARS_PER_TOKEN = 16
 MIN_TEXT_TOKENS = 16
-# Token ids pass through Python lists on their way to Arrow, which take some ten times their size.
+# Token ids pass through Python lists on their way to Arrow, and the tokenizer keeps a hundred bytes of each token.
 ROWS_AT_ONCE = 256
+BYTES_AT_ONCE = 1 << 20  # of text, beyond which there are fewer rows
 # Beginnings that could merge with the words before the text, and endings that could merge with those after it.
 PROBES = (
     "I was charged twice for March.",
@@ -149,7 +150,9 @@ class PromptEncoder:
 
     def _encode_prompts(self, texts: pl.Series) -> pl.Series:
         """(n,) texts to (n,) lists of whole prompts' token ids."""
-        parts = [self._encode_some(texts.slice(start, ROWS_AT_ONCE)) for start in range(0, len(texts), ROWS_AT_ONCE)]
+        longest = texts.str.len_bytes().max() or 1
+        n_rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // int(longest)))  # type: ignore[arg-type]
+        parts = [self._encode_some(texts.slice(start, n_rows)) for start in range(0, len(texts), n_rows)]
         return pl.concat(parts) if parts else _list_series([])
 
     def _encode_some(self, texts: pl.Series) -> pl.Series:

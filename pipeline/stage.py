@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 MAX_BATCH_TOKENS_CPU = 1024
 MAX_BATCH_TOKENS_ACCELERATOR = 16384
 # Bytes of Arrow memory in a buffer, all columns together; up to three buffers exist at once.
-MAX_BUFFER_BYTES = 64 << 20
+MAX_BUFFER_BYTES = 16 << 20
 # A large buffer can take a slow model an hour: its scores are kept this often, not only at its end.
 KEEP_SECONDS = 10.0
 MAX_LISTED_ROWS = 10

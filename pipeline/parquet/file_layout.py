@@ -24,6 +24,7 @@ class FileLayout:
         location: where the file is.
         schema: its Arrow schema with all metadata.
         row_group_rows: rows of each row group.
+        row_bytes: stored bytes of a row, before compression: the average of the row group where it is largest.
         codecs: compression of each leaf column in the first row group, as ``ParquetWriter`` calls it; none are known
             when the file has no row group.
         format_version: ``1.0`` or ``2.6``.
@@ -35,6 +36,7 @@ class FileLayout:
     location: Location
     schema: pa.Schema
     row_group_rows: tuple[int, ...] = ()
+    row_bytes: float = 0.0
     codecs: tuple[str, ...] = ()
     format_version: str = "2.6"
     sorting_columns: tuple[pq.SortingColumn, ...] = ()
@@ -74,6 +76,7 @@ def read_layout(location: Location, file: pq.ParquetFile, *, ns_timestamps: bool
         location=location,
         schema=file.schema_arrow,
         row_group_rows=tuple(group.num_rows for group in groups),
+        row_bytes=max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=0.0),
         codecs=tuple(chunk.compression.replace("UNCOMPRESSED", "NONE") for chunk in chunks),
         format_version=metadata.format_version,
         sorting_columns=orders.pop() if len(orders) == 1 else (),

@@ -24,7 +24,10 @@ from pipeline.parquet.work_file import WorkFile, storage_errors
 MIN_ROW_GROUP_ROWS = 128 << 10
 MAX_ROW_GROUP_ROWS = 1 << 20
 MAX_ROW_GROUP_BYTES = 64 << 20
-PAGE_CHECK_ROWS = 16  # rows after which a page may end; after the default 1024 a page of long texts is a gigabyte
+# Rows after which a page may end; after the default 1024 a page of long texts is a gigabyte. The writer holds a page
+# several times over, so where rows are long each may end one; where they are short, that makes writing slower.
+PAGE_CHECK_ROWS = 16
+LONG_ROW_BYTES = 256 << 10
 
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 SPARK_TYPES = {pa.string(): "string", pa.float32(): "float", pa.float64(): "double"}
@@ -165,7 +168,7 @@ def writer_options(layout: FileLayout, schema: pa.Schema) -> dict[str, Any]:
         "compression": dict(zip(leaves, codecs, strict=True)),
         "sorting_columns": layout.sorting_columns or None,
         "write_page_index": layout.page_index,
-        "write_batch_size": PAGE_CHECK_ROWS,
+        "write_batch_size": PAGE_CHECK_ROWS if layout.row_bytes < LONG_ROW_BYTES else 1,
         "write_page_checksum": True,  # without one, a damaged page may read back as other values
     }
 

@@ -22,7 +22,7 @@ from pipeline.parquet.input_file import EXPORT_AGAIN, READ_ERRORS, check_magic_b
 from pipeline.parquet.location import Location
 
 MAX_READ_ROWS = 256  # 8192 rows are read no faster; with one long text each they would be gigabytes
-MAX_READ_BYTES = 16 << 20
+MAX_READ_BYTES = 4 << 20
 FIRST_READ_ROWS = 16
 MAX_SHORT_READ_ROWS = 8192  # where rows are known to be short
 FILE_STREAM_BYTES = 64 << 20  # read-ahead of all columns together
@@ -76,6 +76,8 @@ class ParquetSource:
             self.close()
             self._file = _open_parquet(location, int96_unit="us")
         self._check_footer()
+        # What was decoded to check the file is free again, but the allocator would keep it while a model is loaded.
+        pa.default_memory_pool().release_unused()
         self.metadata: pq.FileMetaData = self._file.metadata
         self.layout: FileLayout = read_layout(location, self._file, ns_timestamps=ns_timestamps)
         self.schema: pa.Schema = self.layout.schema
