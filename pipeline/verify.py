@@ -70,15 +70,6 @@ class Verdict:
             self.tolerance,
         )
 
-    def enforce(self, n_wanted: int) -> None:
-        """Refuse wrong labels, else say how it went.
-
-        Raises:
-            GateError: a text has a wrong label.
-        """
-        self.check(n_wanted)
-        self.tell(n_wanted)
-
     def check(self, n_wanted: int) -> None:
         """Refuse wrong labels.
 

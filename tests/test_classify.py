@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -675,6 +676,9 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         "engine": "padded",
         "buffer_rows": "7",
         "max_batch_tokens": "8",
+        "cache": "c.db",
+        "no_cache": "1",
+        "max_failed": "2.5%",
         "overwrite": "true",
         "verify": "3",
         "metrics": "m.json",
@@ -685,7 +689,7 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         "debug": "1",
     }
     assert values.keys() == {field.name for field in fields(Options)} - {"input", "output", "version"}
-    switches = {"trust_remote_code", "overwrite", "dry_run", "debug"}
+    switches = {"trust_remote_code", "no_cache", "overwrite", "dry_run", "debug"}
     flags = []
     for name, value in values.items():
         for part in value.split(",") if name == "text_column" else [value]:
@@ -727,7 +731,7 @@ def test_a_fault_is_one_line_without_words_of_a_row(
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.stage.score_bucket", lambda engine, bucket: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.stage.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70
@@ -745,10 +749,10 @@ def test_a_panic_of_polars_is_a_fault_too(
         raise pl.exceptions.PanicException("boom")
 
     assert not issubclass(pl.exceptions.PanicException, Exception)
-    monkeypatch.setattr("pipeline.stage.text_frame", panic)
+    monkeypatch.setattr("pipeline.prepare.text_frame", panic)
     said = classify(tickets, output)
     assert said.exit_code == 70
-    assert "internal error: PanicException at stage.py:" in said.stderr
+    assert "internal error: PanicException at prepare.py:" in said.stderr
 
 
 def test_no_words_of_any_row_reach_messages_or_metrics(classify: CommandLine, tmp_path: Path, output: Path) -> None:
@@ -802,7 +806,7 @@ def test_a_signal_during_the_last_step_changes_nothing(
 
 
 @pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_run_and_leaves_nothing(
+def test_a_signal_ends_the_run_and_the_command_it_names_goes_on(
     signum: signal.Signals,
     exit_code: int,
     classify: CommandLine,
@@ -814,9 +818,12 @@ def test_a_signal_ends_the_run_and_leaves_nothing(
     said = classify(tickets, tmp_path / "out.parquet", "--metrics", tmp_path / "m.json", "--buffer-rows", 5)
     assert said.exit_code == exit_code
     assert said.lines[-2].startswith("error: stopped by ")
-    assert said.lines[-1] == "hint: run the same command again"
+    resume = said.lines[-1].removeprefix("hint: go on with the same command: python -m pipeline.classify ")
     assert json.loads((tmp_path / "m.json").read_text())["exit_code"] == exit_code
-    assert names_in(tmp_path) == ["in.parquet", "m.json"]
+    assert names_in(tmp_path) == [".out.parquet.scores", "in.parquet", "m.json"]
+    monkeypatch.undo()
+    assert main(shlex.split(resume)) == 0
+    assert names_in(tmp_path) == ["in.parquet", "m.json", "out.parquet"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -831,7 +838,8 @@ def test_an_error_that_a_signal_leads_to_is_told_as_the_signal(
 
     monkeypatch.setattr(ParquetSink, "write", fail)
     said = classify(tickets, output)
-    assert (said.exit_code, said.lines[-1]) == (75, "hint: run the same command again")
+    assert said.exit_code == 75
+    assert said.lines[-2].startswith("error: stopped by SIGTERM; ")
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -862,7 +870,7 @@ def test_sigterm_ends_a_real_run(many_tickets: Path, tiny_model_folder: Path, tm
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 75, stderr
     assert "Traceback" not in stderr
-    assert names_in(tmp_path) == ["in.parquet"]
+    assert names_in(tmp_path) == [".out.parquet.scores", "in.parquet"]
 
 
 def test_ctrl_c_twice_ends_a_real_run_at_once(many_tickets: Path, tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pipeline.engine.load
 from pipeline.classify import main
 from pipeline.command.manifest import MANIFEST_NAME, Manifest
 from pipeline.command.output_folder import LOCK_NAME
+from pipeline.command.run import FOLDER_JOURNAL
 from pipeline.engine.packed import PackedEngine
 from pipeline.errors import StorageError
 from pipeline.parquet.sink import ParquetSink
@@ -35,9 +36,9 @@ def write(path: Path, n_rows: int = 4, column: str = "text", **columns: Any) -> 
 
 
 def files_in(folder: Path) -> list[str]:
-    """All files but the manifest."""
+    """All files but the manifest and the journal."""
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return [name for name in found if name != MANIFEST_NAME]
+    return [name for name in found if name not in (MANIFEST_NAME, FOLDER_JOURNAL)]
 
 
 class Night:
@@ -207,7 +208,7 @@ def test_a_full_disk_ends_the_run(night: Night, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ParquetSink, "write", fail)
     assert night.run() == 74
     assert night.counts == (0, 0, 0)
-    assert not night.output.exists()
+    assert [path.name for path in night.output.iterdir()] == [FOLDER_JOURNAL], "what was scored is not lost"
 
 
 def test_an_output_that_is_in_the_way_is_that_files_fault(night: Night) -> None:

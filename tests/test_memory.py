@@ -44,7 +44,7 @@ def grown(path: Path, model: Path, small_peak: float) -> float:
     return growth
 
 
-@pytest.mark.parametrize(("n_rows", "n_bytes", "group_rows"), [(300, MIB, 10), (80, 5 * MIB, 2)])
+@pytest.mark.parametrize(("n_rows", "n_bytes", "group_rows"), [(150, MIB, 10), (40, 5 * MIB, 2)])
 def test_long_texts(
     n_rows: int, n_bytes: int, group_rows: int, small_peak: float, tiny_model_folder: Path, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ def test_a_sound_engine_passes(stage: Stage, model: Any) -> None:
     verdict = judge(observed(stage, numbered(40), 20), model)
     assert (verdict.n_texts, verdict.n_same, verdict.wrong_rows) == (20, 20, ())
     assert verdict.largest_difference < 1e-4
-    verdict.enforce(20)
+    verdict.check(20)
 
 
 class Swapped(PackedEngine):
@@ -119,7 +119,7 @@ def test_a_wrong_engine_fails_with_the_rows(kind: type[PackedEngine], stage: Sta
     verdict = judge(observed(wrong, texts, 60, buffer_rows=60), model)
     assert verdict.largest_difference > TOLERANCE[torch.float32]
     with pytest.raises(GateError, match=r"--verify 60: \d+ of 60 texts get another label .* \(rows \d+, ") as error:
-        verdict.enforce(60)
+        verdict.check(60)
     assert "--engine single" in error.value.hint
 
 
@@ -127,7 +127,7 @@ def test_a_wrong_calibration_fails(stage: Stage, model: Any) -> None:
     """The prior is measured by the run's engine, so the reference path must measure its own."""
     skewed = dataclasses.replace(stage, prior=np.array([-9.0, 0.0, 0.0]))
     with pytest.raises(GateError):
-        judge(observed(skewed, numbered(20), 5), model).enforce(5)
+        judge(observed(skewed, numbered(20), 5), model).check(5)
 
 
 def verdict_of(ours: list[list[float]], alone: list[list[float]], tolerance: float = 0.01) -> Verdict:
@@ -138,7 +138,7 @@ def test_a_near_tie_may_go_either_way() -> None:
     verdict = verdict_of([[-0.70, -0.69], [-0.1, -2.3]], [[-0.69, -0.70], [-0.1, -2.3]])
     assert (verdict.n_same, verdict.n_ties, verdict.wrong_rows) == (1, 1, ())
     assert verdict.largest_difference == pytest.approx(0.01)
-    verdict.enforce(2)
+    verdict.check(2)
 
 
 def test_a_lead_of_twice_the_tolerance_is_the_last_tie() -> None:
@@ -160,7 +160,7 @@ def test_a_score_that_only_one_path_gives_is_wrong() -> None:
 
 
 def test_right_labels_with_large_differences_are_worth_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    verdict_of([[-0.1, -2.0]], [[-0.2, -2.0]]).enforce(1)
+    verdict_of([[-0.1, -2.0]], [[-0.2, -2.0]]).tell(1)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "differ by up to 0.1 where rounding explains 0.01" in caplog.text
 
@@ -168,10 +168,10 @@ def test_right_labels_with_large_differences_are_worth_a_warning(caplog: pytest.
 def test_many_wrong_rows_are_not_all_listed() -> None:
     verdict = verdict_of([[0.0, -1.0]] * 30, [[-1.0, 0.0]] * 30)
     with pytest.raises(GateError, match=r"30 of 30 .*rows 100, 101, .*, 109, …, counted from 0\)"):
-        verdict.enforce(30)
+        verdict.check(30)
 
 
 def test_nothing_to_check_is_nothing_wrong() -> None:
     verdict = compare(np.empty((0, 3)), np.empty((0, 3)), [], 0.1)
     assert (verdict.n_texts, verdict.largest_difference) == (0, 0.0)
-    verdict.enforce(5)
+    verdict.check(5)

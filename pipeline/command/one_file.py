@@ -15,7 +15,7 @@ from pipeline.parquet.source import ParquetSource
 if TYPE_CHECKING:
     from pipeline.engine.model import Model
     from pipeline.stage import Stage
-    from pipeline.verify import Sample, Verdict
+    from pipeline.verify import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,24 @@ class OneFile:
         assert stats.rows - n_before == self.source.num_rows
         return sample
 
-    def judge(self, sample: "Sample") -> "Verdict":
-        """Score texts again, each alone.
+    def judge(self, sample: "Sample") -> None:
+        """Score texts again, each alone, and report it.
 
         Raises:
             GateError: one has another label. What is known of this task's scores is forgotten.
         """
         from pipeline.verify import judge
 
-        with self.report.stats.phase("verify"):
+        report = self.report
+        with report.stats.phase("verify"):
             verdict = judge(sample, self.model)
+        report.verdict = verdict if report.verdict is None else report.verdict + verdict
         try:
             verdict.check(sample.n_wanted)
         except GateError:
             if self.stage.store is not None:
                 self.stage.store.forget()
             raise
-        return verdict
 
     def commit(self) -> None:
         """Let the output appear; no signal stops this halfway."""

@@ -97,8 +97,9 @@ class Run:
                         sample = file.label(options.verify or 0)
                     if sample is not None:
                         with show_step(self._progress, f"scoring {len(sample.rows)} texts alone"):
-                            report.verdict = file.judge(sample)
-                        report.verdict.tell(sample.n_wanted)
+                            file.judge(sample)
+                    if report.verdict is not None:
+                        report.verdict.tell(options.verify or 0)
                     self.signals.check()
                     self.signals.ignore()
                     file.commit()
@@ -187,8 +188,7 @@ class Run:
                 one = OneFile(source, sink, stage, model, options, report, self.signals)
                 sample = one.label(n_verify)
                 if sample is not None:
-                    verdict = one.judge(sample)
-                    report.verdict = verdict if report.verdict is None else report.verdict + verdict
+                    one.judge(sample)
                 self.signals.check()
                 with self.signals.deferred():
                     manifest.begin(file.name, input_state, recipe_of(stage, options.limit), state_of(file.output))
