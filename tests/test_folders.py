@@ -229,6 +229,12 @@ def test_an_output_folder_that_may_not_be_written_to_is_73(night: Night) -> None
     assert night.run("--model", NOWHERE) == 73
 
 
+def test_an_output_folder_that_cannot_be_created_is_73(night: Night) -> None:
+    write(night.input / "a.parquet")
+    assert night.run("--model", NOWHERE, output="/proc/out") == 73
+    assert len(night.errors) == 1
+
+
 # Refusals of the whole run
 
 
