@@ -42,6 +42,14 @@ class Bucket:
         """Tokens of the (rows x longest) rectangle."""
         return len(self.n_tokens) * int(self.n_tokens.max())
 
+    def alone(self, place: int) -> "Bucket":
+        """One of its rows, as a bucket."""
+        end = int(self.n_tokens[: place + 1].sum())
+        own = slice(end - int(self.n_tokens[place]), end)
+        return Bucket(
+            self.rows[place : place + 1], self.token_ids[own], self.n_tokens[place : place + 1], self.n_shared
+        )
+
     def split(self) -> tuple["Bucket", "Bucket"]:
         """Two halves, for when the whole does not fit in memory; the bucket must have at least two rows."""
         half = len(self.rows) // 2

@@ -126,6 +126,10 @@ class Stage:
         n_nodes = self.tree.n_nodes
         for bucket in cut_buckets(texts, max_batch_tokens=self.max_batch_tokens, extra_tokens=n_nodes):
             edge_scores = score_bucket(self.engine, bucket, stats)
+            # in the padding of its neighbours, which has no weight, a row that is not finite is not nothing
+            poisoned = np.flatnonzero(~np.isfinite(edge_scores).all(axis=1)).tolist() if len(bucket.rows) > 1 else []
+            for place in poisoned:
+                edge_scores[place] = score_bucket(self.engine, bucket.alone(place), stats)[0]
             stats.buckets += 1
             stats.texts += len(bucket.rows)
             stats.fed_tokens += len(bucket.token_ids) + len(bucket.rows) * n_nodes

@@ -6,7 +6,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from pipeline.command.files import Pattern, check_output_place, find_tree
+from pipeline.command.files import check_output_place, find_tree
+from pipeline.command.pattern import Pattern
 from pipeline.errors import InputError, InputMissingError, OutputError
 from pipeline.parquet.location import locate
 
@@ -117,7 +118,7 @@ def test_a_single_path_is_no_tree_whether_it_is_there_or_not(tmp_path: Path) -> 
     assert find_tree("bad\0name") is None
 
 
-def test_loops_of_links_end_and_every_folder_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_loops_of_links_end_and_every_folder_is_read_once(tmp_path: Path) -> None:
     plant(tmp_path, "in/a/x.parquet", "in/b/y.parquet", "outside/z.parquet")
     for link, target in {
         "in/loop": "..",

@@ -67,6 +67,7 @@ ORDER = [
     "command.flags",
     "command.options",
     "command.failures",
+    "command.pattern",
     "command.files",
     "command.manifest",
     "command.output_folder",

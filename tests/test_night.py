@@ -256,8 +256,9 @@ def test_scores_that_proved_wrong_are_not_used_by_the_next_run(night: Night, mon
     )
     for how in ((), cache):
         assert night.run(path, output, *how, "--verify", 60, "--engine", "packed") == 3
-        assert night.run(path, output, *how, "--verify", 60, "--engine", "single", "--overwrite") == 0, night.stderr
+        assert night.run(path, output, *how, "--verify", 60, "--engine", "single") == 0, night.stderr
         assert night.metrics["texts"] == 60
+        output.unlink()
 
 
 # --- faults in the data -----------------------------------------------------------------------------------------------

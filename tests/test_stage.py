@@ -217,6 +217,21 @@ def test_rows_without_finite_scores_fail_alone(stage: Stage) -> None:
     assert out["label"].to_pylist()[::2] == healthy["label"].to_pylist()[::2]
 
 
+@pytest.mark.parametrize("engine", ["packed", "padded"])
+def test_a_row_without_finite_scores_does_not_spoil_those_in_its_pass(model: Any, engine: Any) -> None:
+    """Where a short row is padded with tokens of others, those have weight 0, and 0 times infinity is no number."""
+    sick = tiny_model("llama", tokenizer=tiny_tokenizer("chatml"))
+    (token,) = sick.tokenizer.encode("%", add_special_tokens=False)
+    with torch.no_grad():
+        sick.lm.get_input_embeddings().weight[token] = torch.nan
+    settings = dataclasses.replace(ALL_COLUMNS, engine=engine, max_batch_tokens=2000)
+    table = pa.table({"text": [*tickets(20), "100%", *tickets(9, 1), "50% off, 100% sure"]})
+    out, healthy = (run(build_stage(task(), which, settings), table) for which in (sick, model))
+    assert [row for row, status in enumerate(out["status"].to_pylist()) if status == "failed"] == [20, 30]
+    fine = [row for row in range(31) if row not in (20, 30)]
+    assert out["label"].take(fine).to_pylist() == healthy["label"].take(fine).to_pylist()
+
+
 def test_a_pass_that_runs_out_of_memory_is_split_until_it_fits(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     largest = []
 

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs
 
+from pipeline.command.pattern import Pattern, has_wildcards
 from pipeline.errors import InputError, InputMissingError, OutputError, ReadError
 from pipeline.parquet.failures import Failure, credentials_hint, failure_of, reason_of
 from pipeline.parquet.location import Location, locate
@@ -25,8 +25,6 @@ from pipeline.parquet.location import Location, locate
 log = logging.getLogger(__name__)
 
 SUFFIXES = (".parquet", ".parq", ".pq")
-WILDCARDS = "*?["
-NOT_DATA = ("_", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class FileTree:
 
     name: str
     root: Location
-    pattern: "Pattern"
+    pattern: Pattern
     is_glob: bool
 
     def files(self) -> list[str]:
@@ -58,7 +56,7 @@ class FileTree:
         if self.is_glob:
             if not found:
                 raise InputMissingError(
-                    f"no file matches input {self.name!r}", "quote the glob; '**' stands for folders at any depth"
+                    f"no file matches input {self.name!r}", "check it; '**' stands for folders at any depth"
                 )
             return ["/".join(parts) for parts in found]
         files = [parts for parts in found if parts[-1].lower().endswith(SUFFIXES)]
@@ -78,54 +76,6 @@ class FileTree:
         return ["/".join(parts) for parts in files]
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A glob, part by part: ``*``, ``?`` and ``[…]`` within a name, ``**`` for any number of folders.
-
-    A path is followed name by name, as a set of positions: how many parts may have been used up so far.
-    """
-
-    parts: tuple[str, ...]
-
-    @property
-    def start(self) -> frozenset[int]:
-        """Positions before the first name."""
-        return self._skip_stars({0})
-
-    @property
-    def end(self) -> int:
-        """The position where all is used up."""
-        return len(self.parts)
-
-    def after(self, positions: frozenset[int], name: str) -> frozenset[int]:
-        """Positions behind one more name; none if no path that goes on like this matches."""
-        reached = set()
-        for position in positions - {self.end}:
-            part = self.parts[position]
-            if name.startswith(NOT_DATA) and part[0] != name[0]:
-                continue
-            if part == "**":
-                reached.add(position)
-            elif fnmatchcase(name, part):
-                reached.add(position + 1)
-        return self._skip_stars(reached)
-
-    def matches(self, names: tuple[str, ...]) -> bool:
-        """Whether a whole path matches."""
-        positions = self.start
-        for name in names:
-            positions = self.after(positions, name)
-        return self.end in positions
-
-    def _skip_stars(self, positions: set[int]) -> frozenset[int]:
-        closed = set(positions)
-        for position in positions:
-            while position < self.end and self.parts[position] == "**":
-                position += 1
-                closed.add(position)
-        return frozenset(closed)
-
-
 def find_tree(text: str) -> FileTree | None:
     """The files that a path, URI or glob stands for; None if it names a single file, there or not.
 
@@ -139,10 +89,10 @@ def find_tree(text: str) -> FileTree | None:
     if kind == pa.fs.FileType.Directory:
         root = Location(given.name.rstrip("/") or "/", given.filesystem, given.path.rstrip("/") or "/")
         return FileTree(given.name, root, Pattern(("**", "*")), is_glob=False)
-    if kind != pa.fs.FileType.NotFound or not _has_wildcards(given.path):
+    if kind != pa.fs.FileType.NotFound or not has_wildcards(given.path):
         return None
     parts = given.path.split("/")
-    n_literal = next(i for i, part in enumerate(parts) if _has_wildcards(part))
+    n_literal = next(i for i, part in enumerate(parts) if has_wildcards(part))
     pattern = tuple(part for part in parts[n_literal:] if part)
     n_below = len(parts) - n_literal
     root = Location(
@@ -251,10 +201,6 @@ def _type(location: Location) -> pa.fs.FileType:
         return location.filesystem.get_file_info(location.path).type
     except (OSError, ValueError, pa.ArrowException):
         return pa.fs.FileType.NotFound
-
-
-def _has_wildcards(text: str) -> bool:
-    return any(char in text for char in WILDCARDS)
 
 
 def _folder(parts: list[str], is_local: bool = True) -> str:
