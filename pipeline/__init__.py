@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pipeline.api import Labeller, label_stream, label_table
     from pipeline.engine.load import load_model
     from pipeline.errors import PipelineError
+    from pipeline.label_store import LabelStore
     from pipeline.settings import Settings
     from pipeline.stats import RunStats
     from pipeline.task import Task
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "LabelStore",
     "Labeller",
     "PipelineError",
     "RunStats",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "LabelStore": "label_store",
     "Labeller": "api",
     "PipelineError": "errors",
     "RunStats": "stats",

@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from pipeline.engine.model import Model
 from pipeline.errors import InputError
+from pipeline.label_store import LabelStore
 from pipeline.parquet.buffers import buffers
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
-from pipeline.stage import MAX_BUFFER_BYTES, Stage, build_stage
+from pipeline.stage import MAX_BUFFER_BYTES, Stage, build_stage, with_store
 from pipeline.stats import RunStats
 from pipeline.task import Task
 
@@ -34,14 +35,22 @@ class Labeller:
         task: without text columns, they are found by name in each input.
         model: of ``load_model``.
         settings: None for the defaults.
+        store: an open ``LabelStore``: texts that have scores there are not scored again, and new scores go there, so
+            that a text is scored once in all inputs. None: once in a buffer.
 
     Raises:
         UsageError: prompt, labels and limits do not go together for this model.
         ModelError: the model cannot be used.
+        InputError: the store is damaged.
+        StorageError: it cannot be written.
     """
 
-    def __init__(self, task: Task, model: Model, settings: Settings | None = None) -> None:
+    def __init__(
+        self, task: Task, model: Model, settings: Settings | None = None, *, store: LabelStore | None = None
+    ) -> None:
         self._stage = build_stage(task, model, settings or Settings())
+        if store is not None:
+            self._stage = with_store(self._stage, model, store)
 
     @property
     def fingerprint(self) -> str:

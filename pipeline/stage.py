@@ -22,6 +22,7 @@ from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import Engine, choose_engine
 from pipeline.fingerprint import label_fingerprint, score_fingerprint
+from pipeline.label_store import LabelStore
 from pipeline.prefetch import prefetch
 from pipeline.prepare import Prepared, prepare
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
@@ -41,7 +42,7 @@ MAX_BATCH_TOKENS_ACCELERATOR = 16384
 MAX_BUFFER_BYTES = 16 << 20
 # A large buffer can take a slow model an hour: its scores are kept this often, not only at its end.
 KEEP_SECONDS = 10.0
-MAX_LISTED_ROWS = 10
+MAX_LISTED = 10
 
 
 Observe = Callable[[Prepared], None]
@@ -200,7 +201,7 @@ class Stage:
         stats.labels.update({value["values"]: value["counts"] for value in columns[0].value_counts().to_pylist()})
         counts = np.bincount(statuses, minlength=len(STATUSES)).tolist()
         stats.statuses.update({status: n_rows for status, n_rows in zip(STATUSES, counts, strict=True) if n_rows})
-        if failed := np.flatnonzero(statuses == STATUSES.index("failed"))[:MAX_LISTED_ROWS].tolist():
+        if failed := np.flatnonzero(statuses == STATUSES.index("failed"))[:MAX_LISTED].tolist():
             stats.failed_rows = [prepared.first_row + row for row in failed]
         table = prepared.table
         for field, column in zip(added_fields(self.settings), columns, strict=True):
@@ -248,6 +249,25 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         fingerprint=label_fingerprint(scores_by, task),
     )
     return replace(stage, prior=measure_prior(stage))
+
+
+def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
+    """The same stage, using the scores of a store and keeping its own there.
+
+    Args:
+        stage: without a store.
+        model: of the stage.
+        store: open as long as the stage is used.
+
+    Raises:
+        InputError: a shared store is damaged.
+        StorageError: the store cannot be written.
+    """
+    labels = stage.task.label_names
+    shown = ", ".join(labels[:MAX_LISTED]) + (", …" if len(labels) > MAX_LISTED else "")
+    dtype = str(model.dtype).removeprefix("torch.")
+    scores = StoredScores(store, stage.score_fingerprint, len(labels), f"{model.name}, {dtype}: {shown}")
+    return replace(stage, store=scores)
 
 
 def measure_prior(stage: Stage) -> NDArray[np.float64]:

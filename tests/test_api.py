@@ -135,6 +135,19 @@ def test_functions_are_the_labeller_for_one_input(model: Any, labeller: Labeller
     assert len(labeller.fingerprint) == 64
 
 
+def test_a_store_saves_what_another_labeller_scored(
+    model: Any, labeller: Labeller, tickets: pa.Table, tmp_path: Path
+) -> None:
+    task = pipeline.builtin_task()
+    expected = labeller.label_table(tickets)
+    for n_scored in (20, 0):
+        stats = RunStats()
+        with pipeline.LabelStore(tmp_path / "scores.db", shared=True) as store:
+            again = Labeller(task, model, Settings(buffer_rows=4), store=store)
+            assert again.label_table(tickets, stats=stats).equals(expected)
+        assert stats.texts == n_scored
+
+
 def test_settings_decide_the_added_columns(model: Any, tickets: pa.Table) -> None:
     settings = Settings(label_column="l", score_column="p", status_column="s")
     labelled = label_table(tickets.slice(0, 2), pipeline.builtin_task(), model, settings)
@@ -194,6 +207,7 @@ def test_an_error_of_the_data_keeps_its_type(labeller: Labeller) -> None:
 
 def test_the_public_names_are_these_and_all_there() -> None:
     assert pipeline.__all__ == [
+        "LabelStore",
         "Labeller",
         "PipelineError",
         "RunStats",

@@ -25,7 +25,7 @@ from pipeline.command.output_folder import folder_of, locked_folder, notes_folde
 from pipeline.command.progress import chosen_kind, show_progress, show_step
 from pipeline.command.report import Report, run_facts
 from pipeline.command.stop_signals import StopSignals
-from pipeline.command.store import journal_of, opened_store, scores_of
+from pipeline.command.store import journal_of, opened_store
 from pipeline.label_store import LabelStore
 from pipeline.parquet.location import Location, locate
 from pipeline.parquet.sink import ParquetSink
@@ -220,7 +220,7 @@ class Run:
         options, report = self.options, self.report
         with show_step(self._progress, f"loading model {options.model}"), report.stats.phase("load"):
             from pipeline.engine.load import load_model
-            from pipeline.stage import build_stage
+            from pipeline.stage import build_stage, with_store
 
             model = load_model(
                 options.model,
@@ -231,7 +231,7 @@ class Run:
             )
             stage = build_stage(task, model, self.settings)
             if store is not None:
-                stage = replace(stage, store=scores_of(stage, model, store))
+                stage = with_store(stage, model, store)
         report.facts = facts = run_facts(stage, model)
         log.info("model %(model)s on %(device)s in %(dtype)s, %(engine)s engine", facts, extra={"fields": facts})
         self.signals.check()

@@ -3,16 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.label_store import LabelStore
-from pipeline.stored_scores import StoredScores
-
-if TYPE_CHECKING:
-    from pipeline.engine.model import Model
-    from pipeline.stage import Stage
-
-MAX_SHOWN_LABELS = 10
 
 
 def journal_of(place: Path) -> Path:
@@ -55,10 +47,3 @@ def opened_store(cache: Path | None, journal: Path | None, is_done: Callable[[],
         finally:
             if finished or store.is_empty():
                 store.remove()
-
-
-def scores_of(stage: "Stage", model: "Model", store: LabelStore) -> StoredScores:
-    """The part of a store that a stage may use."""
-    labels = stage.task.label_names
-    shown = ", ".join(labels[:MAX_SHOWN_LABELS]) + (", …" if len(labels) > MAX_SHOWN_LABELS else "")
-    return StoredScores(store, stage.score_fingerprint, len(labels), f"{model.name}, {model.dtype}: {shown}")
