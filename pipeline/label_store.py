@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pipeline.errors import InputError, OutputError, StorageError
+from pipeline.errors import InputError, OutputError, PipelineError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -97,16 +97,17 @@ class LabelStore:
         Raises:
             InputError: it is damaged, and shared.
         """
-        try:
-            return operation()
-        except StoreDamaged as damage:
-            if self._shared:
-                also = ", or remove this one" if damage.is_ours else ""
-                raise InputError(
-                    f"{self._title} cannot be used: {damage}", f"name another file with --cache{also}"
-                ) from damage
-            self._replace(damage)
-            return operation()
+        with self._lock:  # or two threads would both replace it
+            try:
+                return operation()
+            except StoreDamaged as damage:
+                if self._shared:
+                    also = ", or remove this one" if damage.is_ours else ""
+                    raise InputError(
+                        f"{self._title} cannot be used: {damage}", f"name another file with --cache{also}"
+                    ) from damage
+                self._replace(damage)
+                return operation()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -135,8 +136,9 @@ class LabelStore:
     def tasks(self) -> list[TaskEntry]:
         """What is in it, the task used last first."""
         statement = (
-            "SELECT fingerprint, description, count(score.key), min(score.day), last_used "
-            "FROM task LEFT JOIN score ON score.task = task.id GROUP BY task.id ORDER BY last_used DESC, task.id DESC"
+            "SELECT fingerprint, description, coalesce(n_texts, 0), first_day, last_used FROM task LEFT JOIN "
+            "(SELECT task, count(*) AS n_texts, min(day) AS first_day FROM score GROUP BY task) ON task = id "
+            "ORDER BY last_used DESC, id DESC"
         )
         return [TaskEntry(*row) for row in self.attempt(lambda: self.query(statement))]
 
@@ -144,7 +146,7 @@ class LabelStore:
         """Whether it holds no scores; a store that cannot be read is not empty."""
         try:
             return not self.query("SELECT 1 FROM score LIMIT 1")
-        except (StoreDamaged, StorageError):
+        except (StoreDamaged, PipelineError):
             return False
 
     def prune(self, before_day: int) -> int:
@@ -232,17 +234,16 @@ class LabelStore:
         log.warning(
             "%s is damaged (%s): it is now %r, and its scores are computed anew", self._title, damage, str(aside)
         )
-        with self._lock:
-            self.close()
-            try:
-                os.replace(self.path, aside)
-                for path in self._companions():
-                    path.unlink(missing_ok=True)
-            except OSError as error:
-                raise StorageError(
-                    f"moving {self._title} aside failed: {error.strerror}", "remove the file, or use --no-cache"
-                ) from error
-            self._ensure_open()
+        self.close()
+        try:
+            os.replace(self.path, aside)
+            for path in self._companions():
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"moving {self._title} aside failed: {error.strerror}", "remove the file, or use --no-cache"
+            ) from error
+        self._ensure_open()
 
     @contextmanager
     def _sqlite_errors(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ every row it hands over, and while another thread computes it gets the lock back
 
 import json
 import sqlite3
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -82,7 +83,7 @@ class StoredScores:
         truncated = np.zeros(len(keys), dtype=np.bool_)
         for start in range(0, len(keys), TEXTS_AT_ONCE):
             some = slice(start, start + TEXTS_AT_ONCE)
-            entries = self._store.attempt(lambda wanted=keys[some]: self._read(wanted))  # type: ignore[misc]
+            entries = self._store.attempt(partial(self._read, keys[some]))
             found = (entries["checksum"] != 0) & (entries["rest"] == keys[some, 1])
             scores[some][found] = entries["scores"][found]
             truncated[some] = found & (entries["truncated"] != 0)
@@ -101,7 +102,7 @@ class StoredScores:
         entries["truncated"] = truncated[finite]
         entries["scores"] = scores[finite]
         entries["checksum"] = self._checksums(keys[finite, 0], entries)
-        self._store.attempt(lambda: self._write(keys[finite, 0], entries))
+        self._store.attempt(partial(self._write, keys[finite, 0], entries))
 
     def forget(self) -> None:
         """Remove all scores of this fingerprint, of earlier runs too: they have proved wrong."""
