@@ -67,7 +67,7 @@ class Labeller:
 
         Returns:
             A reader of all rows in order, with the input's columns and the added ones. One buffer of rows is labelled
-            at a time, when it is asked for, and a second thread prepares the next. The thread ends with the stream, or
+            at a time, when it is asked for, and two threads prepare the next ones. They end with the stream, or
             when the reader is no longer referenced; ``close`` does nothing to a reader that is made by Python code.
 
         Raises:

@@ -1,6 +1,6 @@
 """A buffer's way to the model: its distinct texts, which of them have known scores, the tokens of the others.
 
-Runs ahead of the model on a thread of its own. Knows nothing of models and labels.
+Two steps, each of which runs ahead of the next on a thread of its own. Knows nothing of models and labels.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,32 @@ from pipeline.text import text_frame
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Texts:
     """A buffer of n rows with m distinct texts.
 
     Attributes:
         table: the input rows.
         first_row: number of the first in the whole input.
         rows: (n,) frame ``row``, ``blank``, ``invalid_text``, ``text_id``: which of the texts, null where blank.
+        texts: (m,) frame ``text_id``, ``row``: in which each first stands, ``text``.
+        keys: (m, 2) digests of the texts; (m, 0) without a store.
+    """
+
+    table: pa.Table
+    first_row: int
+    rows: pl.DataFrame
+    texts: pl.DataFrame
+    keys: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A buffer of n rows with m distinct texts, ready to be scored.
+
+    Attributes:
+        table: the input rows.
+        first_row: number of the first in the whole input.
+        rows: (n,) frame as in ``Texts``.
         first_rows: (m,) row in which each text first stands.
         truncated: (m,) whether its prompt is longer than the limit.
         keys: (m, 2) its digests; (m, 0) without a store.
@@ -43,20 +62,31 @@ class Prepared:
     unscored: pl.DataFrame
 
 
-def prepare(
-    table: pa.Table,
-    first_row: int,
-    task: Task,
-    encoder: PromptEncoder,
-    overlong: Overlong,
-    store: StoredScores | None,
-) -> Prepared:
-    """Find the distinct texts of a buffer, look them up, and tokenize those that are not known.
+def find_texts(table: pa.Table, first_row: int, task: Task, store: StoredScores | None) -> Texts:
+    """Find the distinct texts of a buffer.
 
     Args:
         table: the rows.
         first_row: number of the first in the whole input.
         task: with its text columns bound to the input.
+        store: that they will be looked up in; None for none.
+    """
+    rows = text_frame({name: table.column(name) for name in task.columns}, task)
+    texts = rows.filter(~pl.col("blank")).unique("text", keep="first", maintain_order=True)
+    texts = texts.with_row_index("text_id").select("text_id", "row", "text")
+    rows = rows.join(texts.select("text_id", "text"), on="text", how="left", maintain_order="left").drop("text")
+    keys = np.empty((len(texts), 0), dtype=np.uint64) if store is None else store.keys(texts["text"])
+    return Texts(table, first_row, rows, texts, keys)
+
+
+def prepare(
+    found: Texts, n_labels: int, encoder: PromptEncoder, overlong: Overlong, store: StoredScores | None
+) -> Prepared:
+    """Look up a buffer's texts, and tokenize those that are not known.
+
+    Args:
+        found: the texts.
+        n_labels: scores of a text.
         encoder: text to token ids.
         overlong: what becomes of texts with too long prompts.
         store: known scores; None for none.
@@ -66,32 +96,20 @@ def prepare(
         InputError: a shared store is damaged.
         StorageError: the store cannot be read.
     """
-    # 1. identical texts are one
-    rows = text_frame({name: table.column(name) for name in task.columns}, task)
-    texts = rows.filter(~pl.col("blank")).unique("text", keep="first", maintain_order=True).select("row", "text")
-    texts = texts.with_row_index("text_id")
-    rows = rows.join(texts.select("text_id", "text"), on="text", how="left", maintain_order="left").drop("text")
-
-    # 2. what is known of them
-    n_scores = len(task.labels)
-    keys = np.empty((len(texts), 0), dtype=np.uint64)
-    scores = np.full((len(texts), n_scores), np.nan, dtype=np.float32)
-    truncated = np.full(len(texts), False)
+    n_texts = len(found.texts)
+    scores, truncated = np.full((n_texts, n_labels), np.nan, dtype=np.float32), np.full(n_texts, False)
     if store is not None:
-        keys = store.keys(texts["text"])
-        scores, truncated = store.lookup(keys)
-
-    # 3. tokens of the others
-    unscored = texts.filter(pl.Series(np.isnan(scores).any(axis=1))).select("text_id", "text")
-    unscored = encoder.encode(unscored).drop("text")
+        scores, truncated = store.lookup(found.keys)
+    unknown = found.texts.filter(pl.Series(np.isnan(scores).any(axis=1)))
+    unscored = encoder.encode(unknown.select("text_id", "text")).drop("text")
     truncated[unscored["text_id"].to_numpy()] = unscored["truncated"].to_numpy()
-    if overlong == "null":
-        unscored = unscored.filter(~pl.col("truncated"))
-    first_rows = texts["row"].to_numpy().astype(np.int64)
+    first_rows = found.texts["row"].to_numpy().astype(np.int64)
     if overlong == "fail" and truncated.any():
         raise GateError(
-            f"row {first_row + first_rows[truncated].min()}: its prompt is longer than --max-tokens "
+            f"row {found.first_row + first_rows[truncated].min()}: its prompt is longer than --max-tokens "
             f"{encoder.max_tokens}, and --overlong is fail",
             "use --overlong truncate or null, or a larger --max-tokens",
         )
-    return Prepared(table, first_row, rows, first_rows, truncated, keys, scores, unscored)
+    if overlong == "null":
+        unscored = unscored.filter(~pl.col("truncated"))
+    return Prepared(found.table, found.first_row, found.rows, first_rows, truncated, found.keys, scores, unscored)

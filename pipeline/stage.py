@@ -1,7 +1,8 @@
 """The stage: a stream of Arrow tables in, the same stream with label columns out, row for row.
 
 One buffer is read, tokenized, labelled and emitted whole, so order costs nothing and memory has one owner. While the
-model works on one buffer, the next is read and tokenized on a second thread, through a one-slot queue.
+model works on one buffer, the next is looked up and tokenized on a second thread, and the one after it read on a third,
+through one-slot queues.
 """
 
 import logging
@@ -24,7 +25,7 @@ from pipeline.engine.select import Engine, choose_engine
 from pipeline.fingerprint import label_fingerprint, score_fingerprint
 from pipeline.label_store import LabelStore
 from pipeline.prefetch import prefetch
-from pipeline.prepare import Prepared, prepare
+from pipeline.prepare import Prepared, Texts, find_texts, prepare
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
 from pipeline.scoring import CONTENT_FREE, Decision, choose_tree, contextual_prior, decide, label_logprobs
 from pipeline.settings import DEFAULT_MAX_TOKENS, Settings
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 # Padded tokens of one pass. On a CPU larger activations fall out of its caches; a GPU is only filled by more.
 MAX_BATCH_TOKENS_CPU = 1024
 MAX_BATCH_TOKENS_ACCELERATOR = 16384
-# Bytes of Arrow memory in a buffer, all columns together; up to three buffers exist at once.
+# Bytes of Arrow memory in a buffer, all columns together; up to five buffers exist at once.
 MAX_BUFFER_BYTES = 16 << 20
 # A large buffer can take a slow model an hour: its scores are kept this often, not only at its end.
 KEEP_SECONDS = 10.0
@@ -88,14 +89,17 @@ class Stage:
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
-            ends the second thread. However it ends, the store has all scores of the passes that were finished.
+            ends the other threads. However it ends, the store has all scores of the passes that were finished.
 
         Raises:
             GateError: a text is over-long and ``overlong`` is ``fail``.
             InputError: a shared store is damaged.
             StorageError: the store cannot be read or written.
         """
-        with closing(prefetch(self._prepare_all(buffers, stats))) as prepared_buffers:
+        with (
+            closing(prefetch(self._find_texts(buffers, stats))) as found_texts,
+            closing(prefetch(self._prepare(found_texts, stats))) as prepared_buffers,
+        ):
             for prepared in prepared_buffers:
                 with stats.phase("model"):
                     self._score(prepared, stats)
@@ -137,8 +141,8 @@ class Stage:
             stats.padded_tokens += bucket.padded_tokens + len(bucket.rows) * n_nodes
             yield bucket.rows, label_logprobs(edge_scores, self.tree).astype(np.float32)
 
-    def _prepare_all(self, buffers: Iterable[pa.Table], stats: RunStats) -> Iterator[Prepared]:
-        """Read and tokenize; runs on the prefetch thread."""
+    def _find_texts(self, buffers: Iterable[pa.Table], stats: RunStats) -> Iterator[Texts]:
+        """Read; runs two steps ahead of the model."""
         source, first_row = iter(buffers), 0
         while True:
             with stats.phase("read"):
@@ -146,10 +150,17 @@ class Stage:
             if table is None:
                 return
             for part in split_by_text_bytes(table, self.task, MAX_BUFFER_BYTES):
-                with stats.phase("tokenize"):
-                    prepared = prepare(part, first_row, self.task, self.encoder, self.settings.overlong, self.store)
-                yield prepared
+                with stats.phase("read"):
+                    found = find_texts(part, first_row, self.task, self.store)
+                yield found
                 first_row += part.num_rows
+
+    def _prepare(self, found_texts: Iterable[Texts], stats: RunStats) -> Iterator[Prepared]:
+        """Look up and tokenize; runs one step ahead of the model."""
+        for found in found_texts:
+            with stats.phase("tokenize"):
+                prepared = prepare(found, len(self.task.labels), self.encoder, self.settings.overlong, self.store)
+            yield prepared
 
     def _score(self, prepared: Prepared, stats: RunStats) -> None:
         """Fill in the scores of a buffer's texts that have none, and keep them."""

@@ -81,11 +81,12 @@ class StoredScores:
         """
         scores = np.full((len(keys), self._n_scores), np.nan, dtype=np.float32)
         truncated = np.zeros(len(keys), dtype=np.bool_)
+        order = np.argsort(keys[:, 0].view(np.int64))  # as they lie in the file
         for start in range(0, len(keys), TEXTS_AT_ONCE):
-            some = slice(start, start + TEXTS_AT_ONCE)
+            some = order[start : start + TEXTS_AT_ONCE]
             entries = self._store.attempt(partial(self._read, keys[some]))
             found = (entries["checksum"] != 0) & (entries["rest"] == keys[some, 1])
-            scores[some][found] = entries["scores"][found]
+            scores[some[found]] = entries["scores"][found]
             truncated[some] = found & (entries["truncated"] != 0)
         return scores, truncated
 

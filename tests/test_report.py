@@ -151,7 +151,7 @@ def test_the_summary_in_full() -> None:
         "          18 s  model",
         "        250 ms  writing",
         "        500 ms  reading, beside the model",
-        "         1.0 s  tokenizing, beside the model",
+        "         1.0 s  looking up and tokenizing, beside the model",
     ]
 
 

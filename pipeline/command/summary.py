@@ -24,7 +24,7 @@ PHASE_MEANINGS = {
     "write": "writing",
     "verify": "checking against one text at a time",
     "read": "reading, beside the model",
-    "tokenize": "tokenizing, beside the model",
+    "tokenize": "looking up and tokenizing, beside the model",
 }
 
 Line = tuple[str, str, str]  # heading, number, meaning
