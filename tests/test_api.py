@@ -84,7 +84,7 @@ def test_polars_duckdb_and_pandas_take_the_reader(labeller: Labeller, tickets: p
 
 
 def test_the_stream_is_lazy(labeller: Labeller, tickets: pa.Table) -> None:
-    """At most five buffers of 4 rows are on their way: the one in use, and for each thread one made and one in making."""
+    """At most five buffers of 4 rows are on their way: one in use, and for each thread one made and one in making."""
     n_read = 0
     many = pa.concat_tables([tickets] * 3)
 

@@ -126,7 +126,7 @@ def processes() -> Any:
 
 @pytest.mark.parametrize(
     ("signum", "n_times", "exit_code"),
-    [(signal.SIGKILL, 50, -signal.SIGKILL), (signal.SIGTERM, 15, 75), (signal.SIGINT, 15, 130)],
+    [(signal.SIGKILL, 50, -signal.SIGKILL), (signal.SIGTERM, 10, 75), (signal.SIGINT, 10, 130)],
 )
 def test_a_run_that_is_ended_again_and_again_gives_the_labels_of_one_that_is_not(
     signum: signal.Signals, n_times: int, exit_code: int, night: Night, processes: Any
