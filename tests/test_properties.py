@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import pipeline.engine.load
@@ -319,6 +319,15 @@ def assert_columns_are_those_of(source: Path, output: Path) -> None:
         assert bits(rows.column(i)) == bits(expected.column(i)), field
 
 
+def can_be_read(path: Path) -> bool:
+    """pyarrow 26 cannot read its own files with a null struct around lists of a fixed size that may not be null."""
+    try:
+        read(path)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
@@ -346,6 +355,7 @@ def test_an_interrupted_run_started_again_gives_what_an_undisturbed_one_does(
         )
         output.parent.mkdir()
         data.write(source)
+        assume(can_be_read(source))
         before = source.read_bytes()
         flags = [*ADDED, "--buffer-rows", str(buffer_rows), "--metrics", str(metrics)]
         command = arguments(source, output, tiny_model_folder) + flags
