@@ -52,7 +52,8 @@ class WorkFile:
             replaced = self._check_target()
             self.stream = self._open()
             if replaced is not None:  # who may not read the old file may not read the new one's rows meanwhile
-                os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+                with suppress(OSError):  # it is done again, and its failure told, at the end
+                    os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
         except BlockingIOError as error:
             raise OutputError(
                 f"another run is writing output {location.name!r}", "wait for its end, or write to another file"
