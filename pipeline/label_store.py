@@ -187,6 +187,7 @@ class LabelStore:
             return
         if self.path.exists() and not self.path.is_file():
             raise OutputError(f"{self._title} is not a regular file", "name a regular file, or one that is yet to be")
+        is_new = not self.path.exists()
         with self._sqlite_errors():
             # no implicit transactions; threads take turns by the lock above
             connection = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -194,6 +195,8 @@ class LabelStore:
                 self._set_up(connection)
             except BaseException:
                 connection.close()
+                if is_new and not self._shared:  # a full device: what is there holds nothing
+                    self.remove()
                 raise
         self._connection = connection
 
@@ -274,7 +277,7 @@ class LabelStore:
 
     def _companions(self) -> list[Path]:
         """Files that SQLite keeps beside the database."""
-        return [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm")]
+        return [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
 
 
 def today() -> int:

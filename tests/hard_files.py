@@ -39,7 +39,8 @@ def bits(array: pa.Array | pa.ChunkedArray) -> list[Any]:
         return [tuple(c[i] for c in columns) if array[i].is_valid else None for i in range(len(array))]
     if pa.types.is_nested(type_):
         return [bits(value.values) if value.is_valid else None for value in array]
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):  # need not be UTF-8
+    if any(is_kind(type_) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+        # need not be UTF-8
         array = array.cast(pa.large_binary())
     return array.to_pylist()
 

@@ -621,6 +621,18 @@ def test_permissions_are_those_of_the_umask_or_of_the_replaced_file(plain: Path,
         os.umask(old_umask)
 
 
+def test_rows_that_are_being_written_are_as_private_as_the_file_they_replace(plain: Path, tmp_path: Path) -> None:
+    """They stood in a file that everybody could read until the output was complete."""
+    output = tmp_path / "out.parquet"
+    output.touch(mode=0o400)
+    with (
+        ParquetSource(locate(str(plain))) as source,
+        ParquetSink(locate(str(output)), source.layout, [], overwrite=True),
+    ):
+        assert stat.S_IMODE((tmp_path / ".out.parquet.partial").stat().st_mode) == 0o600
+    assert stat.S_IMODE(output.stat().st_mode) == 0o400
+
+
 def copied(folder: Path, *, before_commit: str = "", setup: str = "") -> subprocess.CompletedProcess[str]:
     """``in.parquet`` copied over ``out.parquet`` in a process of its own; prints exit code and message."""
     script = f"""

@@ -46,7 +46,7 @@ def locked_folder(folder: Location) -> Iterator[None]:
         with suppress(OSError):
             lock.unlink()
         os.close(descriptor)
-        if is_new:
+        if is_new or not folder.is_local:
             with suppress(OSError):  # something was written
                 lock.parent.rmdir()
 

@@ -49,8 +49,11 @@ class WorkFile:
         try:
             if self._is_written(forbidden):
                 raise OutputError(f"output {location.name!r} is the input", "write to another file")
-            self._check_target()
+            replaced = self._check_target()
             self.stream = self._open()
+            if replaced is not None:  # who may not read the old file may not read the new one's rows meanwhile
+                with suppress(OSError):  # it is done again, and its failure told, at the end
+                    os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
         except BlockingIOError as error:
             raise OutputError(
                 f"another run is writing output {location.name!r}", "wait for its end, or write to another file"
