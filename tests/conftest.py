@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported: idle OpenMP threads must sleep, not spin, on a machine shared with other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# A tiny model is faster on one thread, and tests run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test needs a network, and none may find one.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")

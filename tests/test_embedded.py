@@ -1,12 +1,15 @@
 """The embedded model on the sample tickets: the built-in task is worth its words, and batching changes no label."""
 
 import dataclasses
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from pipeline.buckets import cut_buckets
 from pipeline.engine.embedded import embedded_model
@@ -25,8 +28,11 @@ N_TICKETS = 100
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return load_model("embedded")
+def model() -> Iterator[Any]:
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)  # one is for tiny models
+    yield load_model("embedded")
+    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture(scope="module")
