@@ -20,7 +20,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
 bench: $(VENV)/.run
 	$(BIN)/python -m pipeline.bench

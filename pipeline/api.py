@@ -41,7 +41,7 @@ class Labeller:
     Raises:
         UsageError: prompt, labels and limits do not go together for this model.
         ModelError: the model cannot be used.
-        InputError: the store is damaged.
+        CacheError: the store is damaged.
         StorageError: it cannot be written.
     """
 

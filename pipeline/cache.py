@@ -36,11 +36,11 @@ def info(path: CachePath) -> None:
 
 
 def prune(path: CachePath, older_than: Days) -> None:
-    """Remove old scores, and give their space back to the device; runs may use the file meanwhile."""
+    """Remove old scores, and give their space back; needs room for a copy, and runs that use the file wait for it."""
     before = path.stat().st_size if path.exists() else 0
     with _existing(path) as store:
-        n_removed = store.prune(today() - older_than)
-    freed = (before - path.stat().st_size) / (1 << 20)
+        n_removed = store.prune(max(0, today() - older_than))
+    freed = max(0, before - path.stat().st_size) / (1 << 20)
     write_stdout(f"{n_removed:,} texts removed, {freed:,.1f} MiB freed\n")
 
 

@@ -67,9 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _label(options: Options, report: Report, signals: StopSignals) -> int:
     report.input, report.output = public_name(options.input), public_name(options.output)
     settings, task = options.build_settings(), options.build_task()
-    if options.metrics is not None and not options.dry_run:
+    if options.metrics is not None:
         check_metrics_path(options.metrics)
-        report.metrics_path = options.metrics
+        report.metrics_path = None if options.dry_run else options.metrics
     from pipeline.command.run import Run
 
     exit_code = Run(options, settings, report, signals).label(task)
@@ -104,6 +104,8 @@ def _failure(error: BaseException, report: Report, arguments: Sequence[str]) -> 
     if isinstance(error, PipelineError):
         return error
     if isinstance(error, Stopped):
+        if not report.output:
+            return Interrupted(f"stopped by {error.cause} before anything was done", exit_code=error.exit_code)
         left = "is as it was before" if report.files is None else f"holds what was finished: {report.describe_files()}"
         return Interrupted(
             f"stopped by {error.cause}; {report.output!r} {left}", _resume_hint(arguments), error.exit_code

@@ -4,6 +4,7 @@
     ├── UsageError         2    flags, environment variables or the task file contradict each other or are unknown
     ├── GateError          3    the run finished, but a check that was asked for (``--verify``) failed
     ├── InputError         65   the input was found but cannot be used: corrupt, a column missing, a wrong type
+    ├── CacheError         65   the file of --cache is damaged, or another kind of file
     ├── InputMissingError  66   there is no input at that place
     ├── ModelError         69   no usable model
     ├── OutputError        73   the output cannot be created, or exists already
@@ -45,6 +46,12 @@ class GateError(PipelineError):
 
 class InputError(PipelineError):
     """The input exists but cannot be used (exit code 65)."""
+
+    exit_code = 65
+
+
+class CacheError(PipelineError):
+    """The file of known scores cannot be used (exit code 65)."""
 
     exit_code = 65
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pipeline.errors import InputError, OutputError, PipelineError, StorageError
+from pipeline.errors import CacheError, OutputError, PipelineError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ TABLES = (
     "CREATE TABLE score (key INTEGER PRIMARY KEY, task INTEGER NOT NULL, day INTEGER NOT NULL, entry BLOB NOT NULL)",
 )
 BUSY_SECONDS = 60.0
+TURN_SECONDS = 0.2  # of waiting within SQLite, where no signal is heard
 CACHE_KIB = 32 << 10
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -79,7 +80,7 @@ class LabelStore:
             store that is not is moved aside, and a new one takes its place.
 
     Raises:
-        InputError: a shared store is damaged, or another kind of file.
+        CacheError: a shared store is damaged, or another kind of file.
         OutputError: it cannot be created or opened.
         StorageError: the device failed or is full, or another process keeps the store locked.
     """
@@ -95,7 +96,7 @@ class LabelStore:
         """Do something with the store, and if it turns out to be damaged, once more with a new one in its place.
 
         Raises:
-            InputError: it is damaged, and shared.
+            CacheError: it is damaged, and shared.
         """
         with self._lock:  # or two threads would both replace it
             try:
@@ -103,9 +104,7 @@ class LabelStore:
             except StoreDamaged as damage:
                 if self._shared:
                     also = ", or remove this one" if damage.is_ours else ""
-                    raise InputError(
-                        f"{self._title} cannot be used: {damage}", f"name another file with --cache{also}"
-                    ) from damage
+                    raise CacheError(f"{self._title} cannot be used: {damage}", f"name another file{also}") from damage
                 self._replace(damage)
                 return operation()
 
@@ -119,7 +118,7 @@ class LabelStore:
         """
         with self._lock, self._sqlite_errors():
             connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
+            _patiently(connection, "BEGIN IMMEDIATE")
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -131,7 +130,7 @@ class LabelStore:
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """The rows of a query; raises as ``transaction`` does."""
         with self._lock, self._sqlite_errors():
-            return self._opened().execute(statement, parameters).fetchall()
+            return _patiently(self._opened(), statement, parameters).fetchall()
 
     def tasks(self) -> list[TaskEntry]:
         """What is in it, the task used last first."""
@@ -172,9 +171,7 @@ class LabelStore:
     def remove(self) -> None:
         """Close and delete it; never fails."""
         self.close()
-        for path in (self.path, *self._companions()):
-            with suppress(OSError):
-                path.unlink()
+        remove_store(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -187,10 +184,14 @@ class LabelStore:
             return
         if self.path.exists() and not self.path.is_file():
             raise OutputError(f"{self._title} is not a regular file", "name a regular file, or one that is yet to be")
+        if not self.path.parent.is_dir():
+            raise OutputError(
+                f"{self._title} cannot be created: there is no folder {str(self.path.parent)!r}", "create it first"
+            )
         is_new = not self.path.exists()
         with self._sqlite_errors():
             # no implicit transactions; threads take turns by the lock above
-            connection = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(self.path, TURN_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._set_up(connection)
             except BaseException:
@@ -204,6 +205,10 @@ class LabelStore:
         def ask(statement: str) -> Any:
             return connection.execute(statement).fetchone()[0]
 
+        if not self._shared:
+            # before anything is read, so that it does without the shared-memory file, which network folders cannot have
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+
         # 1. is it ours? nothing is written before that is known
         application_id, version = ask("PRAGMA application_id"), ask("PRAGMA user_version")
         if application_id != APPLICATION_ID and (application_id or ask("SELECT count(*) FROM sqlite_master")):
@@ -212,15 +217,12 @@ class LabelStore:
             raise StoreDamaged(f"it has format {version}, and this version of the program uses {FORMAT_VERSION}")
 
         # 2. how it is accessed
-        if not self._shared:
-            # without the shared-memory file, which folders on a network cannot have
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        _switch_to_wal(connection)
+        _patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
 
         # 3. a new one gets its tables, unless another process was faster
-        connection.execute("BEGIN IMMEDIATE")
+        _patiently(connection, "BEGIN IMMEDIATE")
         if not ask("PRAGMA application_id"):
             for statement in (*TABLES, f"PRAGMA application_id = {APPLICATION_ID}"):
                 connection.execute(statement)
@@ -240,7 +242,7 @@ class LabelStore:
         self.close()
         try:
             os.replace(self.path, aside)
-            for path in self._companions():
+            for path in _companions(self.path):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
@@ -275,24 +277,31 @@ class LabelStore:
     def _title(self) -> str:
         return f"{'--cache' if self._shared else 'the store of scores'} {str(self.path)!r}"
 
-    def _companions(self) -> list[Path]:
-        """Files that SQLite keeps beside the database."""
-        return [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
-
 
 def today() -> int:
     """The day, in days since 1970 (UTC)."""
     return int(time.time() // 86_400)
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Turn the write-ahead log on; SQLite itself does not wait while another process is doing the same."""
+def remove_store(path: Path) -> None:
+    """Delete a store that is not open, if there is one; never fails."""
+    for part in (path, *_companions(path)):
+        with suppress(OSError):
+            part.unlink()
+
+
+def _patiently(connection: sqlite3.Connection, statement: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+    """Execute a statement, however often others are at the file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
+            return connection.execute(statement, parameters)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in _LOCKED or time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.02)  # some locks are not waited for at all
+
+
+def _companions(path: Path) -> list[Path]:
+    """Files that SQLite keeps beside a database."""
+    return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]

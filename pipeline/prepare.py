@@ -93,7 +93,7 @@ def prepare(
 
     Raises:
         GateError: a text is over-long and ``overlong`` is ``fail``.
-        InputError: a shared store is damaged.
+        CacheError: a shared store is damaged.
         StorageError: the store cannot be read.
     """
     n_texts = len(found.texts)

@@ -93,7 +93,7 @@ class Stage:
 
         Raises:
             GateError: a text is over-long and ``overlong`` is ``fail``.
-            InputError: a shared store is damaged.
+            CacheError: a shared store is damaged.
             StorageError: the store cannot be read or written.
         """
         with (
@@ -271,7 +271,7 @@ def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
         store: open as long as the stage is used.
 
     Raises:
-        InputError: a shared store is damaged.
+        CacheError: a shared store is damaged.
         StorageError: the store cannot be written.
     """
     labels = stage.task.label_names

@@ -76,7 +76,7 @@ class StoredScores:
             (n, n_scores) scores, NaN for texts that are not in the store, and (n,) whether each text was cut.
 
         Raises:
-            InputError: a shared store is damaged.
+            CacheError: a shared store is damaged.
             StorageError: the device failed.
         """
         scores = np.full((len(keys), self._n_scores), np.nan, dtype=np.float32)
@@ -94,7 +94,7 @@ class StoredScores:
         """Keep the scores of n texts, in one transaction; those that are not finite are left out.
 
         Raises:
-            InputError: a shared store is damaged.
+            CacheError: a shared store is damaged.
             StorageError: the device failed or is full; none is kept.
         """
         finite = np.isfinite(scores).all(axis=1)

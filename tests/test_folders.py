@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -361,10 +362,10 @@ def test_a_run_killed_around_a_commit_goes_on_where_it_was(
         write(night.input / f"{name}.parquet")
     step = getattr(Manifest, moment)
 
-    def killed_at_b(manifest: Manifest, file: str, *how: Any) -> None:
+    def killed_at_b(manifest: Manifest, file: str, *how: Any) -> Any:
         if file == "b.parquet":
             raise Killed
-        step(manifest, file, *how)
+        return step(manifest, file, *how)
 
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, moment, killed_at_b)
@@ -375,6 +376,37 @@ def test_a_run_killed_around_a_commit_goes_on_where_it_was(
     assert night.counts == (3 - len(done_before), len(done_before), 0)
     assert night.run() == 0
     assert night.counts == (0, 3, 0)
+
+
+def test_another_file_in_the_place_of_an_output_that_never_appeared_is_not_taken_for_it(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as finished, with whatever labels it had, or none."""
+    write(night.input / "a.parquet")
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetSink, "commit", killed)
+        assert night.run() == 70
+    assert night.run("--labels", "red,green", source=night.input / "a.parquet", output=night.output / "a.parquet") == 0
+    assert night.run() == 73
+    assert night.counts == (0, 0, 1)
+    write(night.output / "a.parquet")
+    assert night.run() == 73
+    assert night.run("--overwrite") == 0
+    assert night.counts == (1, 0, 0)
+
+
+def test_a_rerun_where_the_input_tells_no_times_says_so(night: Night, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        archive.write(write(night.input / "a.parquet"), "in/a.parquet")
+    source = f"zip://in::file://{tmp_path}/in.zip"
+    assert night.run(source=source) == 0, night.stderr
+    assert night.run(source=source) == 73
+    assert "tells no times" in night.stderr
+    assert night.run("--overwrite", source=source) == 0
 
 
 @pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import pipeline.label_store
 from pipeline import cache
-from pipeline.errors import InputError, OutputError, StorageError
+from pipeline.errors import CacheError, OutputError, StorageError
 from pipeline.label_store import LabelStore, StoreDamaged, today
 from pipeline.stored_scores import StoredScores
 
@@ -91,7 +91,7 @@ def test_the_same_text_under_another_fingerprint_is_not_found(path: Path) -> Non
 
 def test_a_fingerprint_with_another_number_of_scores_is_damage(path: Path) -> None:
     fill(path)
-    with LabelStore(path, shared=True) as store, pytest.raises(InputError, match="3 scores where there must be 4"):
+    with LabelStore(path, shared=True) as store, pytest.raises(CacheError, match="3 scores where there must be 4"):
         scores_in(store, n_scores=4)
 
 
@@ -216,7 +216,7 @@ def test_a_shared_file_that_is_no_sound_store_is_refused_and_left_alone(
 ) -> None:
     damage(path)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"--cache '.*scores.db' cannot be used: ") as error:
+    with pytest.raises(CacheError, match=r"--cache '.*scores.db' cannot be used: ") as error:
         look_up_all(path, shared=True)
     if damage in (text_file, parquet_file, foreign_database):
         assert path.read_bytes() == before
@@ -257,7 +257,7 @@ def test_no_flipped_bits_ever_give_wrong_scores(path: Path, seed: int) -> None:
     path.write_bytes(content)
     try:
         found = look_up_all(path, shared=True)
-    except InputError:
+    except CacheError:
         return
     known = np.isfinite(found).all(axis=1)
     assert np.array_equal(found[known], numbers_of(1000)[known])
@@ -266,7 +266,7 @@ def test_no_flipped_bits_ever_give_wrong_scores(path: Path, seed: int) -> None:
 @pytest.mark.parametrize(
     ("place", "error", "words"),
     [
-        ("no/such/folder/scores.db", OutputError, "cannot be written"),
+        ("no/such/folder/scores.db", OutputError, "there is no folder '.*no/such/folder'"),
         (".", OutputError, "is not a regular file"),
         ("/dev/null", OutputError, "is not a regular file"),
     ],
@@ -312,14 +312,45 @@ def test_processes_share_a_file_without_a_word(path: Path) -> None:
 
 def test_a_file_that_stays_locked_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(path)
-    monkeypatch.setattr(pipeline.label_store, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(pipeline.label_store, "BUSY_SECONDS", 0.3)
     with LabelStore(path, shared=True) as store:
         scores = scores_in(store)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageError, match=r"locked by another process for 0\.2 s"):
+        with pytest.raises(StorageError, match=r"locked by another process for 0\.3 s"):
             scores.insert(scores.keys(texts_of(101)), numbers_of(101), np.zeros(101, bool))
         other.close()
+
+
+def test_a_signal_is_heard_while_the_file_is_locked(path: Path) -> None:
+    """SQLite waits without hearing any: SIGTERM took effect after a minute."""
+    fill(path)
+    with LabelStore(path, shared=True) as store:
+        scores = scores_in(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            scores.insert(scores.keys(texts_of(101)), numbers_of(101), np.zeros(101, bool))
+        assert time.monotonic() - start < pipeline.label_store.BUSY_SECONDS / 2
+        signal.signal(signal.SIGALRM, before)
+        other.close()
+
+
+def test_a_journal_left_by_a_kill_does_without_shared_memory(path: Path, tmp_path: Path) -> None:
+    """A network folder has none; opened again, the write-ahead log was read before that was said."""
+    script = (
+        "import os, sys; from pathlib import Path; from tests.test_label_store import *; "
+        "store = LabelStore(Path(sys.argv[1]), shared=False); scores = scores_in(store); "
+        "scores.insert(scores.keys(texts_of(9)), numbers_of(9), np.zeros(9, bool)); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == 9
+    assert path.with_name("scores.db-wal").exists()
+    with LabelStore(path, shared=False) as store:
+        assert not store.is_empty()
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["scores.db", "scores.db-wal"]
 
 
 def test_a_full_device_is_an_error_and_loses_nothing_that_was_kept(path: Path) -> None:
@@ -413,4 +444,4 @@ def test_wrong_commands_are_one_line_and_a_hint(
 
 
 def test_damage_is_an_error_of_its_own() -> None:
-    assert not issubclass(StoreDamaged, InputError), "a journal's damage must not reach the user as one"
+    assert not issubclass(StoreDamaged, CacheError), "a journal's damage must not reach the user as one"

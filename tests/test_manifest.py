@@ -18,15 +18,19 @@ from tests.tiny import tiny_model, tiny_tokenizer
 IN, OUT, OLD = FileState(10, 1_000), FileState(20, 2_000), FileState(15, 500)
 
 
+def unmarked() -> None:
+    """The mark of an output that has none."""
+
+
 def finished(folder: Path) -> Manifest:
     manifest = read_manifest(locate(str(folder)))
-    manifest.begin("d/a.parquet", IN, "recipe", None)
+    manifest.begin("d/a.parquet", IN, "recipe")
     manifest.finish("d/a.parquet", OUT)
     return read_manifest(locate(str(folder)))
 
 
 def test_a_finished_file_is_known_again_by_the_next_run(tmp_path: Path) -> None:
-    assert finished(tmp_path).recipe("d/a.parquet", IN, OUT) == "recipe"
+    assert finished(tmp_path).recipe("d/a.parquet", IN, OUT, unmarked) == "recipe"
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
@@ -45,25 +49,26 @@ def test_a_finished_file_is_known_again_by_the_next_run(tmp_path: Path) -> None:
 def test_a_change_of_input_or_output_is_seen(
     file: str, input_state: FileState | None, output_state: FileState | None, tmp_path: Path
 ) -> None:
-    assert finished(tmp_path).recipe(file, input_state, output_state) is None
+    assert finished(tmp_path).recipe(file, input_state, output_state, unmarked) is None
 
 
 def test_an_output_that_appeared_before_it_was_recorded_is_known(tmp_path: Path) -> None:
     """A run killed between the two."""
     folder = locate(str(tmp_path))
-    read_manifest(folder).begin("a", IN, "recipe", OLD)
+    mark = read_manifest(folder).begin("a", IN, "recipe")
     manifest = read_manifest(folder)
-    assert manifest.recipe("a", IN, OLD) is None  # killed before: the old output is there
-    assert manifest.recipe("a", IN, OUT) == "recipe"
+    assert manifest.recipe("a", IN, OLD, unmarked) is None  # killed before: the old output is there, or another's
+    assert manifest.recipe("a", IN, OLD, lambda: "another") is None
+    assert manifest.recipe("a", IN, OUT, lambda: mark) == "recipe"
     manifest.finish("a", OUT)
-    assert read_manifest(folder).recipe("a", IN, replace(OUT, size=1)) is None
+    assert read_manifest(folder).recipe("a", IN, replace(OUT, size=1), unmarked) is None
 
 
 def test_an_input_without_a_time_is_never_finished(tmp_path: Path) -> None:
     manifest = read_manifest(locate(str(tmp_path)))
-    manifest.begin("a", replace(IN, mtime_ns=0), "recipe", None)
+    manifest.begin("a", replace(IN, mtime_ns=0), "recipe")
     manifest.finish("a", OUT)
-    assert manifest.recipe("a", replace(IN, mtime_ns=0), OUT) is None
+    assert manifest.recipe("a", replace(IN, mtime_ns=0), OUT, unmarked) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_a_damaged_manifest_is_as_none_with_a_warning(
 ) -> None:
     finished(tmp_path)
     (tmp_path / MANIFEST_NAME).write_bytes(content)
-    assert read_manifest(locate(str(tmp_path))).recipe("d/a.parquet", IN, OUT) is None
+    assert read_manifest(locate(str(tmp_path))).recipe("d/a.parquet", IN, OUT, unmarked) is None
     assert "no file counts as finished" in caplog.text
 
 
@@ -87,7 +92,7 @@ def test_a_manifest_that_cannot_be_written_is_a_failing_device(tmp_path: Path) -
     (tmp_path / MANIFEST_NAME).mkdir()
     manifest = Manifest(locate(str(tmp_path / MANIFEST_NAME)))
     with pytest.raises(StorageError, match=MANIFEST_NAME):
-        manifest.begin("a", IN, "recipe", None)
+        manifest.begin("a", IN, "recipe")
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
@@ -100,9 +105,9 @@ def test_an_object_store_holds_a_manifest_too() -> None:
         assert state is not None
         assert state.size == 5
         manifest = read_manifest(folder)
-        manifest.begin("a.parquet", IN, "recipe", None)
+        manifest.begin("a.parquet", IN, "recipe")
         manifest.finish("a.parquet", state)
-        assert read_manifest(folder).recipe("a.parquet", IN, state) == "recipe"
+        assert read_manifest(folder).recipe("a.parquet", IN, state, unmarked) == "recipe"
     finally:
         store.rm("/kept", recursive=True)
 

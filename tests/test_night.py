@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ import torch
 import transformers
 
 from pipeline.classify import main
+from pipeline.command.flags import row_limit
 from pipeline.engine.packed import PackedEngine
 
 ROOT = Path(__file__).parents[1]
@@ -348,3 +350,101 @@ def test_cache_and_no_cache_exclude_each_other(night: Night) -> None:
     path = write(night.folder / "in.parquet", tickets(1))
     assert night.run(path, night.folder / "out.parquet", "--cache", night.folder / "c.db", "--no-cache") == 2
     assert "exclude each other" in night.stderr
+
+
+# --- files that must not be mistaken for another's --------------------------------------------------------------------
+
+
+def test_metrics_never_replace_anything_but_metrics(night: Night) -> None:
+    """Of a folder, an input or an output would have been overwritten, with exit code 0."""
+    for name in ("a", "b"):
+        (night.folder / "in").mkdir(exist_ok=True)
+        write(night.folder / "in" / f"{name}.parquet", tickets(5))
+    before = (night.folder / "in" / "a.parquet").read_bytes()
+    source, output = night.folder / "in", night.folder / "out"
+    output.mkdir()
+    night.metrics_path = source / "a.parquet"
+    assert main(night.arguments(source, output)) == 73
+    assert night.metrics_path.read_bytes() == before
+    night.metrics_path = output / "b.parquet"  # which is yet to be
+    assert main(night.arguments(source, output)) == 73
+    assert pq.read_metadata(output / "b.parquet").num_rows == 5
+    night.metrics_path = output / ".parquet_classify.json"
+    assert main(night.arguments(source, output)) == 2
+    night.metrics_path = night.folder / "metrics.json"
+    for _ in range(2):
+        assert main(night.arguments(source, output)) == 0
+    assert night.metrics["files"] == {"done": 0, "skipped": 2, "failed": 0}
+
+
+@pytest.mark.parametrize("name", [".out.parquet.partial", ".out.parquet.scores", ".parquet_classify.lock"])
+def test_a_cache_is_none_of_the_programs_own_files(night: Night, name: str) -> None:
+    path = write(night.folder / "in.parquet", tickets(5))
+    assert night.run(path, night.folder / "out.parquet", "--cache", night.folder / name) == 2
+    assert "a name of this program's own" in night.stderr
+
+
+def test_a_cache_called_memory_is_a_file(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(night.folder / "in.parquet", tickets(5))
+    monkeypatch.chdir(night.folder)
+    assert night.run(path, night.folder / "out.parquet", "--cache", ":memory:") == 0
+    assert ":memory:" in night.names()
+
+
+def test_a_flag_wins_over_the_variable_of_its_opposite(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = write(night.folder / "in.parquet", tickets(5)), night.folder / "c.db"
+    monkeypatch.setenv("PIPELINE_CACHE", str(cache))
+    assert night.run(path, night.folder / "a.parquet", "--no-cache") == 0
+    assert not cache.exists()
+    assert night.run(path, night.folder / "b.parquet") == 0
+    assert cache.exists()
+    monkeypatch.delenv("PIPELINE_CACHE")
+    monkeypatch.setenv("PIPELINE_NO_CACHE", "1")
+    assert night.run(path, night.folder / "c.parquet", f"--cache={cache}") == 0
+    assert night.metrics["known_texts"] == 5
+
+
+def test_a_dry_run_finds_a_cache_and_metrics_that_cannot_be(night: Night) -> None:
+    path, nowhere = write(night.folder / "in.parquet", tickets(5)), night.folder / "no" / "folder"
+    assert night.run(path, night.folder / "out.parquet", "--dry-run", "--cache", nowhere) == 73
+    assert night.run(path, night.folder / "out.parquet", "--dry-run", "--cache", path.with_name("c.db")) == 0
+    night.metrics_path = nowhere
+    assert night.run(path, night.folder / "out.parquet", "--dry-run") == 73
+    assert night.names() == ["in.parquet"]
+
+
+def test_a_journal_of_an_earlier_run_goes_with_the_run_that_does_without_it(night: Night) -> None:
+    path, output = write(night.folder / "in.parquet", tickets(10)), night.folder / "out.parquet"
+    for how in (("--no-cache",), ("--cache", night.folder / "c.db")):
+        (night.folder / ".out.parquet.scores").write_bytes(b"left by a run that was killed")
+        assert night.run(path, output, *how, "--overwrite") == 0
+        assert ".out.parquet.scores" not in night.names()
+
+
+def test_an_output_with_a_long_name_has_a_journal(night: Night) -> None:
+    path, output = write(night.folder / "in.parquet", tickets(60)), night.folder / f"{'n' * 236}.parquet"
+    assert night.run(path, output, "--limit", 5) == 0
+    output.unlink()
+    corrupt = write(night.folder / "in.parquet", tickets(60), row_group_size=50, use_dictionary=False)
+    corrupt_page(corrupt, 1, 1)
+    assert night.run(path, output) == 65
+    assert [name for name in night.names() if name.endswith(".scores")]
+
+
+def test_a_damaged_cache_ends_a_run_over_many_files_at_once(night: Night) -> None:
+    cache = night.folder / "c.db"
+    (night.folder / "in").mkdir()
+    for name in ("a", "b", "c"):
+        write(night.folder / "in" / f"{name}.parquet", tickets(20))
+    assert night.run(night.folder / "in" / "a.parquet", night.folder / "a.parquet", "--cache", cache) == 0
+    with contextlib.closing(sqlite3.connect(cache)) as connection:
+        connection.execute("UPDATE score SET entry = substr(entry, 1, length(entry) - 1) || x'07'")
+        connection.commit()
+    assert night.run(night.folder / "in", night.folder / "out", "--cache", cache) == 65
+    assert night.stderr.count("error: ") == 1
+
+
+@pytest.mark.parametrize(("text", "num_rows", "expected"), [("0.57%", 10_000, 57), ("1.14%", 5000, 57), ("7", 3, 7)])
+def test_a_share_of_the_rows_is_exact(text: str, num_rows: int, expected: int) -> None:
+    assert row_limit(text).rows(num_rows) == expected
+    assert str(row_limit(text)) == text

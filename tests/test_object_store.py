@@ -196,6 +196,8 @@ def test_places_that_cannot_be_used_are_refused_before_any_work(
     ):
         assert run(tickets, target, tiny_model_folder) == 73, target
         assert_refused(capsys, words, f"'{target.partition('?')[0]}'")
+    assert run(store.uri("folder"), store.uri("out", bucket="no-such-bucket"), "/no/model") == 73
+    assert_refused(capsys, "there is no bucket 'no-such-bucket'")
     assert run(store.uri("folder/in.parquet"), store.uri("folder/in.parquet"), tiny_model_folder, "--overwrite") == 73
     assert_refused(capsys, "is the input")
     assert store.stored() == ["empty.parquet", "folder", "folder/in.parquet", "text.parquet"]

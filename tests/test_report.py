@@ -98,8 +98,8 @@ def test_peak_memory_is_that_of_the_process() -> None:
 
 def test_metrics_are_written_in_one_step_with_usual_permissions(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    write_metrics(path, {"rows": 1})
-    write_metrics(path, {"rows": 2, "name": "\udcff"})
+    write_metrics(path, {"program": "p", "rows": 1})
+    write_metrics(path, {"program": "p", "rows": 2, "name": "\udcff"})
     assert json.loads(path.read_text())["rows"] == 2
     assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
     plain = tmp_path / "plain"
@@ -112,11 +112,11 @@ def test_old_metrics_stay_when_writing_fails(tmp_path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "m.json"
-    write_metrics(path, {"rows": 1})
+    write_metrics(path, {"program": "p", "rows": 1})
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StorageError, match="No space left on device"):
-        write_metrics(path, {"rows": 2})
-    assert json.loads(path.read_text()) == {"rows": 1}
+        write_metrics(path, {"program": "p", "rows": 2})
+    assert json.loads(path.read_text()) == {"program": "p", "rows": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["m.json"]
 
 

@@ -3,12 +3,17 @@
 The file is opened, looked at and closed again, since thousands of them could not stay open.
 """
 
+import json
 from dataclasses import dataclass
+
+import pyarrow.parquet as pq
 
 from pipeline.command.files import FileTree
 from pipeline.command.manifest import FileState, Manifest, existing_state, state_of
 from pipeline.command.output_folder import check_file_place
+from pipeline.command.report import FOOTER_KEY
 from pipeline.errors import OutputError
+from pipeline.parquet.input_file import READ_ERRORS
 from pipeline.parquet.location import Location
 from pipeline.parquet.sink import check_writable
 from pipeline.parquet.source import ParquetSource
@@ -78,7 +83,7 @@ class FileChecks:
             num_rows = source.num_rows
         check_file_place(output)
         output_state = state_of(output)
-        recipe = self.manifest.recipe(name, input_state, output_state)
+        recipe = self.manifest.recipe(name, input_state, output_state, lambda: mark_in(output))
         file = CheckedFile(name, place, output, task, num_rows, input_state, output_state, recipe)
         if recipe is None:
             check_may_be_written(file, overwrite=self.overwrite)
@@ -92,7 +97,17 @@ def check_may_be_written(file: CheckedFile, *, overwrite: bool) -> None:
         OutputError: it exists and may not be replaced.
     """
     if file.output_state is not None and not overwrite:
-        raise OutputError(
-            f"output {file.output.name!r} exists already, and was not made from this input in this way",
-            "replace it with --overwrite",
-        )
+        known = "was not made from this input in this way"
+        if not file.input_state.mtime_ns:
+            known = "whether its input is still the same cannot be told, since its place tells no times"
+        raise OutputError(f"output {file.output.name!r} exists already, and {known}", "replace it with --overwrite")
+
+
+def mark_in(output: Location) -> str | None:
+    """The mark of the run that wrote a file; None if it has none, or cannot be read."""
+    try:
+        with output.open() as file:
+            mark = json.loads(pq.read_metadata(file).metadata[FOOTER_KEY])["mark"]
+    except (*READ_ERRORS, KeyError, TypeError):
+        return None
+    return str(mark)

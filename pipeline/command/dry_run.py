@@ -60,7 +60,10 @@ def plan_of_files(options: Options, task: Task, files: Sequence[CheckedFile]) ->
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
     digits = max((len(f"{file.num_rows:,}") for file in files), default=0)
-    rows = [f"{file.num_rows:>{digits},} rows  {file.name}  ({_fate(file)})" for file in files]
+    names = [file.name if file.name.isprintable() else repr(file.name) for file in files]
+    rows = [
+        f"{file.num_rows:>{digits},} rows  {name}  ({_fate(file)})" for file, name in zip(files, names, strict=True)
+    ]
     return "\n".join(["dry run: nothing was written", "", *lines, "", *rows, ""])
 
 

@@ -21,6 +21,7 @@ from pipeline.command.pattern import Pattern, has_wildcards
 from pipeline.errors import InputError, InputMissingError, OutputError, ReadError
 from pipeline.parquet.failures import Failure, credentials_hint, failure_of, reason_of
 from pipeline.parquet.location import Location, locate
+from pipeline.parquet.upload import check_container
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,12 @@ def check_output_place(tree: FileTree, files: list[str], output: Location) -> No
             f"output {output.name!r} is a file, and input {tree.name!r} is a {'glob' if tree.is_glob else 'folder'}",
             "name a folder",
         )
+    try:
+        check_container(output)
+    except OSError as error:
+        raise OutputError(
+            f"output {output.name!r} cannot be created: {reason_of(error)}", credentials_hint(output)
+        ) from error
     if (
         output.is_local
         and kind == pa.fs.FileType.NotFound

@@ -7,6 +7,7 @@ about the form of a value names whichever of the two holds it; one about its mea
 import os
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import typer
@@ -53,7 +54,7 @@ class RowLimit:
         is_share: whether it is per cent.
     """
 
-    number: float
+    number: Fraction
     is_share: bool = False
 
     def rows(self, num_rows: int) -> int:
@@ -61,17 +62,17 @@ class RowLimit:
         return int(num_rows * self.number / 100) if self.is_share else int(self.number)
 
     def __str__(self) -> str:
-        return f"{self.number:g}%" if self.is_share else f"{self.number:.0f}"
+        return f"{float(self.number):g}%" if self.is_share else str(self.number)
 
 
 def row_limit(value: str | RowLimit) -> RowLimit:
     """Read a whole number from 0, or a percentage; a flag's default passes through here too."""
     text = str(value)
     if text.isascii() and text.isdecimal():
-        return RowLimit(int(text))
+        return RowLimit(Fraction(text))
     share = text.removesuffix("%")
-    if share != text and re.fullmatch(r"\d+(\.\d+)?", share, re.ASCII) and float(share) <= 100:
-        return RowLimit(float(share), is_share=True)
+    if share != text and re.fullmatch(r"\d+(\.\d+)?", share, re.ASCII) and Fraction(share) <= 100:
+        return RowLimit(Fraction(share), is_share=True)
     raise typer.BadParameter(f"{text!r} is neither a whole number of rows nor a percentage like 0.5%")
 
 

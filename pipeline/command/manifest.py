@@ -9,10 +9,12 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs
@@ -51,13 +53,13 @@ class Entry:
         input: its state before it was read.
         recipe: see ``recipe_of``.
         output: its state when it was finished; None while it is begun.
-        replaces: the state of what was there before; as long as it is unchanged, the begun output has not appeared.
+        mark: that is in the output's footer, so that a begun one is known when it has appeared.
     """
 
     input: FileState
     recipe: str
     output: FileState | None
-    replaces: FileState | None
+    mark: str
 
 
 @dataclass(slots=True)
@@ -76,22 +78,37 @@ class Manifest:
         for file, entry in self._entries.items():
             self._set(file, entry)
 
-    def recipe(self, file: str, input_state: FileState | None, output_state: FileState | None) -> str | None:
-        """How the output that is there was made from the input that is there; None if it was not, or is not known."""
+    def recipe(
+        self,
+        file: str,
+        input_state: FileState | None,
+        output_state: FileState | None,
+        output_mark: Callable[[], str | None],
+    ) -> str | None:
+        """How the output that is there was made from the input that is there; None if it was not, or is not known.
+
+        Args:
+            file: its relative path.
+            input_state: what is there now.
+            output_state: likewise.
+            output_mark: reads the mark in the output; asked only where a run ended before it told the manifest.
+        """
         entry = self._entries.get(file)
         if entry is None or output_state is None or entry.input != input_state or not entry.input.mtime_ns:
             return None
-        holds = output_state == entry.output if entry.output is not None else output_state != entry.replaces
+        holds = output_state == entry.output if entry.output is not None else output_mark() == entry.mark
         return entry.recipe if holds else None
 
-    def begin(self, file: str, input_state: FileState, recipe: str, replaces: FileState | None) -> None:
-        """An output is about to appear.
+    def begin(self, file: str, input_state: FileState, recipe: str) -> str:
+        """An output is about to appear; gives the mark to put into it.
 
         Raises:
             StorageError: the device failed or is full.
         """
-        self._set(file, Entry(input_state, recipe, None, replaces))
+        entry = Entry(input_state, recipe, None, uuid4().hex)
+        self._set(file, entry)
         self._write()
+        return entry.mark
 
     def finish(self, file: str, output_state: FileState | None) -> None:
         """The output has appeared; does nothing when that is known already.
@@ -101,7 +118,7 @@ class Manifest:
         """
         entry = self._entries[file]
         if entry.output is None and output_state is not None:
-            self._set(file, Entry(entry.input, entry.recipe, output_state, None))
+            self._set(file, replace(entry, output=output_state))
             self._write()
 
     def _set(self, file: str, entry: Entry) -> None:
@@ -203,7 +220,7 @@ def _entry(parts: dict[str, Any]) -> Entry:
         FileState(**parts["input"]),
         str(parts["recipe"]),
         None if parts["output"] is None else FileState(**parts["output"]),
-        None if parts["replaces"] is None else FileState(**parts["replaces"]),
+        str(parts["mark"]),
     )
 
 

@@ -92,11 +92,15 @@ class OneFile:
                 self.stage.store.forget()
             raise
 
-    def commit(self) -> None:
-        """Let the output appear; no signal stops this halfway."""
+    def commit(self, mark: str | None = None) -> None:
+        """Let the output appear; no signal stops this halfway.
+
+        Args:
+            mark: to know it by.
+        """
         self.signals.check()
         with self.signals.deferred(), self.report.stats.phase("run"), self.report.stats.phase("write"):
-            self.sink.commit(footer(run_facts(self.stage, self.model)))
+            self.sink.commit(footer({**run_facts(self.stage, self.model), **({"mark": mark} if mark else {})}))
 
     def _check_failed(self, n_failed: int, most: int) -> None:
         if n_failed > most:

@@ -7,6 +7,7 @@ here touches the input, the output or a model, and nothing heavy is imported.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,6 +32,10 @@ EXIT_CODES = (
     "69 model unavailable; 70 a fault of this program; 73 output exists or cannot be created; 74 reading or writing "
     "failed; 75 or 130 stopped by SIGTERM or Ctrl-C."
 )
+
+
+# Work files, journals, and what is kept in an output folder.
+OWN_SUFFIXES = (".partial", ".scores", ".parquet_classify.json", ".parquet_classify.lock")
 
 
 def _print_version(wanted: bool) -> None:
@@ -204,7 +209,7 @@ class Options:
             metavar="N|P%",
             parser=row_limit,
         ),
-    ] = RowLimit(0)  # noqa: RUF009  (frozen)
+    ] = RowLimit(Fraction(0))  # noqa: RUF009  (frozen)
     overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT, or files in it, if it exists.")] = False
     verify: Annotated[
         int | None,
@@ -295,6 +300,8 @@ class Options:
             for name, place in places.items():
                 if path is not None and place is not None and os.path.realpath(path) == os.path.realpath(place):
                     raise UsageError(f"{flag_name} {str(path)!r} is {name}", "name another file")
+            if path is not None and path.name.startswith(".") and path.name.endswith(OWN_SUFFIXES):
+                raise UsageError(f"{flag_name} {str(path)!r} is a name of this program's own", "name another file")
             places[f"the file of {flag_name}"] = path
 
 
@@ -307,6 +314,10 @@ def parse(arguments: Sequence[str]) -> Options | None:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command(help=HELP, epilog=EXIT_CODES)(Options)
     command = typer.main.get_command(app)
+    for flag_name, excluded in (("--cache", "no_cache"), ("--no-cache", "cache")):
+        if any(argument.partition("=")[0] == flag_name for argument in arguments):
+            for parameter in command.params:  # a flag wins over a variable, also over that of its opposite
+                parameter.envvar = None if parameter.name == excluded else parameter.envvar
     try:
         options = command(list(arguments), prog_name=COMMAND, standalone_mode=False)
     except typer.TyperException as error:

@@ -150,6 +150,7 @@ def check_metrics_path(path: Path) -> None:
         raise OutputError(f"--metrics {str(path)!r} is a folder", "name a file in it")
     if path.exists() and not path.is_file():
         raise OutputError(f"--metrics {str(path)!r} is not a regular file", "name a regular file")
+    _check_replaced(path)
     work = _work_path(path)
     try:
         work.touch()
@@ -165,8 +166,10 @@ def write_metrics(path: Path, metrics: dict[str, Any]) -> None:
     """Write a metrics file in one step, over an older one.
 
     Raises:
+        OutputError: something else has come to be there.
         StorageError: the device failed or is full.
     """
+    _check_replaced(path)
     work = _work_path(path)
     try:
         work.write_text(json.dumps(metrics, indent=2) + "\n", encoding="ascii")
@@ -177,6 +180,16 @@ def write_metrics(path: Path, metrics: dict[str, Any]) -> None:
         raise StorageError(
             f"writing --metrics {str(path)!r} failed: {error.strerror}", "make room, or leave it out"
         ) from error
+
+
+def _check_replaced(path: Path) -> None:
+    """Replace older metrics only: of a folder of files, or a cache, nobody wants one overwritten by a slip."""
+    with suppress(OSError), path.open("rb") as file:
+        begins = file.read(64).split()
+        if begins and (begins[0] != b"{" or begins[1:2] != [b'"program":']):
+            raise OutputError(
+                f"--metrics {str(path)!r} exists, and holds no metrics", "name another file, or remove this one"
+            )
 
 
 def _work_path(path: Path) -> Path:

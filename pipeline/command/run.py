@@ -25,7 +25,7 @@ from pipeline.command.output_folder import folder_of, locked_folder, notes_folde
 from pipeline.command.progress import chosen_kind, show_progress, show_step
 from pipeline.command.report import Report, run_facts
 from pipeline.command.stop_signals import StopSignals
-from pipeline.command.store import journal_of, opened_store
+from pipeline.command.store import check_cache, journal_of, opened_store
 from pipeline.label_store import LabelStore
 from pipeline.parquet.location import Location, locate
 from pipeline.parquet.sink import ParquetSink
@@ -87,6 +87,7 @@ class Run:
             task, fields = bind_schema(task, self.settings, source.schema)
             with ParquetSink(output, source.layout, fields, overwrite=options.overwrite) as sink:
                 if options.dry_run:
+                    check_cache(options.cache)
                     write_stdout(plan(options, task, source, output, fields))
                     return
                 log.info("text from %s", _text(task.columns))
@@ -112,6 +113,7 @@ class Run:
         names = tree.files()
         check_output_place(tree, names, output)
         if options.dry_run:
+            check_cache(options.cache)
             files = self._check(self._checks(tree, output, task), names)
             write_stdout(plan_of_files(options, task, files))
             return
@@ -191,8 +193,7 @@ class Run:
                     one.judge(sample)
                 self.signals.check()
                 with self.signals.deferred():
-                    manifest.begin(file.name, input_state, recipe_of(stage, options.limit), state_of(file.output))
-                    one.commit()
+                    one.commit(manifest.begin(file.name, input_state, recipe_of(stage, options.limit)))
                     manifest.finish(file.name, state_of(file.output))
                     self._count("done")
 
@@ -214,7 +215,7 @@ class Run:
     def _store(self, journal: Path) -> AbstractContextManager[LabelStore | None]:
         """The scores that are known already."""
         options = self.options
-        return opened_store(options.cache, None if options.no_cache else journal, lambda: not self.report.failures)
+        return opened_store(journal, lambda: not self.report.failures, cache=options.cache, no_cache=options.no_cache)
 
     def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
         options, report = self.options, self.report

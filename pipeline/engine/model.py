@@ -1,7 +1,9 @@
 """A causal language model in memory, and the two things every engine asks of it: prefix states and edge scores."""
 
 import hashlib
+import inspect
 import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -53,7 +55,7 @@ class Model:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the configuration and over names, types, shapes and values of all weights."""
+        """SHA-256 over configuration, weights (names, types, shapes, values), and code that came with the model."""
         config = self._config.to_dict()
         for key in _NOT_THE_MODEL:
             config.pop(key, None)
@@ -61,6 +63,9 @@ class Model:
         for name, weights in self.lm.state_dict().items():
             digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}".encode())
             digest.update(weights.contiguous().flatten().view(torch.uint8).cpu().numpy())
+        module = sys.modules[type(self.lm).__module__]
+        if module.__name__.startswith("transformers_modules."):  # came with the model, by --trust-remote-code
+            digest.update(inspect.getsource(module).encode())
         return digest.hexdigest()
 
     @cached_property

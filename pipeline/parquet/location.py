@@ -57,7 +57,7 @@ class Location:
         """
         if self.is_local:
             return Path(os.path.realpath(self.local))
-        digest = hashlib.sha256(os.fsencode(self.name)).hexdigest()
+        digest = hashlib.sha256(os.fsencode(self.name.rstrip("/"))).hexdigest()
         return cache_folder() / "uploads" / digest[:16] / PurePosixPath(self.path).name[-MAX_SCRATCH_NAME:]
 
     def info(self) -> pa.fs.FileInfo:

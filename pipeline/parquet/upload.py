@@ -50,22 +50,11 @@ class UploadedFile(WorkFile):
             )
         found = location.info().type
         if found == pa.fs.FileType.NotFound:
-            self._check_container()
+            check_container(location)
         elif found == pa.fs.FileType.Directory:
             raise self._is_a_folder()
         elif not self._overwrite:
             raise self._exists_already()
-
-    def _check_container(self) -> None:
-        filesystem = self.location.filesystem
-        if filesystem.type_name not in WITH_CONTAINERS:
-            return
-        container = PurePosixPath(self.location.path).parts[0]
-        if filesystem.get_file_info(container).type == pa.fs.FileType.NotFound:
-            raise OutputError(
-                f"output {self.location.name!r} cannot be created: there is no bucket {container!r}",
-                "create the bucket first",
-            )
 
     def _open(self) -> BinaryIO:
         try:
@@ -96,6 +85,22 @@ class UploadedFile(WorkFile):
         return OutputError(
             f"output {self.location.name!r} cannot be created: {reason_of(error)}",
             credentials_hint(self.location) if denied else "check the endpoint and the network, then run again",
+        )
+
+
+def check_container(location: Location) -> None:
+    """Check that the bucket that an object would be in is there; it is not made here.
+
+    Raises:
+        OutputError: it is not.
+        OSError: it cannot be reached.
+    """
+    if location.filesystem.type_name not in WITH_CONTAINERS:
+        return
+    container = PurePosixPath(location.path).parts[0]
+    if location.filesystem.get_file_info(container).type == pa.fs.FileType.NotFound:
+        raise OutputError(
+            f"output {location.name!r} cannot be created: there is no bucket {container!r}", "create the bucket first"
         )
 
 
