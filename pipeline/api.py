@@ -17,13 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.build import build_stage, with_store
 from pipeline.engine.model import Model
 from pipeline.errors import InputError
 from pipeline.label_store import LabelStore
 from pipeline.parquet.buffers import buffers
 from pipeline.schema import bind_schema
 from pipeline.settings import Settings
-from pipeline.stage import MAX_BUFFER_BYTES, Stage, build_stage, with_store
+from pipeline.stage import MAX_BUFFER_BYTES, Stage
 from pipeline.stats import RunStats
 from pipeline.task import Task
 

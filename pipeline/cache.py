@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 from pipeline.command.flags import count, usage_error
 from pipeline.command.logs import logs_on_stderr, write_stdout
 from pipeline.errors import InputMissingError, PipelineError
-from pipeline.label_store import LabelStore, TaskEntry, today
+from pipeline.label_store import LabelStore, today
 
 log = logging.getLogger("pipeline.cache")  # __name__ is "__main__" here
 
@@ -25,10 +26,29 @@ Days = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskEntry:
+    """What a store holds of one task.
+
+    Attributes:
+        fingerprint: of all that decides its scores.
+        description: of model and labels, for people.
+        n_texts: texts with scores.
+        first_day: when the oldest of them was scored, in days since 1970; None if there is none.
+        last_used: when a run last used the task, likewise.
+    """
+
+    fingerprint: str
+    description: str
+    n_texts: int
+    first_day: int | None
+    last_used: int
+
+
 def info(path: CachePath) -> None:
     """Show for each task how many texts have scores, from when, and when they were last used."""
     with _existing(path) as store:
-        tasks = store.tasks()
+        tasks = tasks_in(store)
         n_bytes = path.stat().st_size
     n_texts = sum(task.n_texts for task in tasks)
     lines = [f"{n_texts:,} texts in {n_bytes / (1 << 20):,.1f} MiB", *(_line(task) for task in tasks)]
@@ -39,9 +59,33 @@ def prune(path: CachePath, older_than: Days) -> None:
     """Remove old scores, and give their space back; needs room for a copy, and runs that use the file wait for it."""
     before = path.stat().st_size if path.exists() else 0
     with _existing(path) as store:
-        n_removed = store.prune(max(0, today() - older_than))
+        n_removed = remove_before(max(0, today() - older_than), store)
     freed = max(0, before - path.stat().st_size) / (1 << 20)
     write_stdout(f"{n_removed:,} texts removed, {freed:,.1f} MiB freed\n")
+
+
+def tasks_in(store: LabelStore) -> list[TaskEntry]:
+    """What a store holds, the task used last first."""
+    statement = (
+        "SELECT fingerprint, description, coalesce(n_texts, 0), first_day, last_used FROM task LEFT JOIN "
+        "(SELECT task, count(*) AS n_texts, min(day) AS first_day FROM score GROUP BY task) ON task = id "
+        "ORDER BY last_used DESC, id DESC"
+    )
+    return [TaskEntry(*row) for row in store.attempt(lambda: store.query(statement))]
+
+
+def remove_before(day: int, store: LabelStore) -> int:
+    """Remove the scores of earlier days than one (in days since 1970) and give back their space; returns how many."""
+
+    def remove() -> int:
+        with store.transaction() as connection:
+            n_removed = connection.execute("DELETE FROM score WHERE day < ?", (day,)).rowcount
+            connection.execute("DELETE FROM task WHERE id NOT IN (SELECT task FROM score)")
+        store.query("VACUUM")
+        store.query("PRAGMA wal_checkpoint(TRUNCATE)")
+        return n_removed
+
+    return store.attempt(remove)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

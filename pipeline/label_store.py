@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -50,25 +49,6 @@ class StoreDamaged(Exception):
     def __init__(self, message: str, *, is_ours: bool = True) -> None:
         super().__init__(message)
         self.is_ours = is_ours
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEntry:
-    """What a store holds of one task.
-
-    Attributes:
-        fingerprint: of all that decides its scores.
-        description: of model and labels, for people.
-        n_texts: texts with scores.
-        first_day: when the oldest of them was scored, in days since 1970; None if there is none.
-        last_used: when a run last used the task, likewise.
-    """
-
-    fingerprint: str
-    description: str
-    n_texts: int
-    first_day: int | None
-    last_used: int
 
 
 class LabelStore:
@@ -132,34 +112,12 @@ class LabelStore:
         with self._lock, self._sqlite_errors():
             return _patiently(self._opened(), statement, parameters).fetchall()
 
-    def tasks(self) -> list[TaskEntry]:
-        """What is in it, the task used last first."""
-        statement = (
-            "SELECT fingerprint, description, coalesce(n_texts, 0), first_day, last_used FROM task LEFT JOIN "
-            "(SELECT task, count(*) AS n_texts, min(day) AS first_day FROM score GROUP BY task) ON task = id "
-            "ORDER BY last_used DESC, id DESC"
-        )
-        return [TaskEntry(*row) for row in self.attempt(lambda: self.query(statement))]
-
     def is_empty(self) -> bool:
         """Whether it holds no scores; a store that cannot be read is not empty."""
         try:
             return not self.query("SELECT 1 FROM score LIMIT 1")
         except (StoreDamaged, PipelineError):
             return False
-
-    def prune(self, before_day: int) -> int:
-        """Remove the scores of days before one (in days since 1970) and give back their space; returns how many."""
-
-        def remove() -> int:
-            with self.transaction() as connection:
-                n_removed = connection.execute("DELETE FROM score WHERE day < ?", (before_day,)).rowcount
-                connection.execute("DELETE FROM task WHERE id NOT IN (SELECT task FROM score)")
-            self.query("VACUUM")
-            self.query("PRAGMA wal_checkpoint(TRUNCATE)")
-            return n_removed
-
-        return self.attempt(remove)
 
     def close(self) -> None:
         """Close it; what was committed stays. Never fails."""

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
+from pipeline.build import measure_prior
 from pipeline.engine.model import Model
 from pipeline.engine.select import TOLERANCE
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError
 from pipeline.prepare import Prepared
 from pipeline.scoring import label_logprobs, log_softmax
-from pipeline.stage import Stage, measure_prior
+from pipeline.stage import Stage
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from pipeline.buckets import cut_buckets
+from pipeline.build import build_stage
 from pipeline.engine.embedded import embedded_model
 from pipeline.engine.load import load_model
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.single import SingleEngine
 from pipeline.scoring import decide
 from pipeline.settings import Settings
-from pipeline.stage import Stage, build_stage
+from pipeline.stage import Stage
 from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task, load_task
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
+from pipeline.build import build_stage
 from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
 from pipeline.engine import attention, packed
 from pipeline.engine.layout import PackedLayout, pack
@@ -29,7 +30,6 @@ from pipeline.engine.select import ENGINES, TOLERANCE, choose_engine
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import ModelError
 from pipeline.settings import Settings
-from pipeline.stage import build_stage
 from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
 from tests.tiny import (

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.build import build_stage
 from pipeline.settings import Settings
-from pipeline.stage import build_stage
 from pipeline.task_file import builtin_task
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import pipeline.label_store
 from pipeline import cache
+from pipeline.cache import tasks_in
 from pipeline.errors import CacheError, OutputError, StorageError
 from pipeline.label_store import LabelStore, StoreDamaged, today
 from pipeline.stored_scores import StoredScores
@@ -86,7 +87,7 @@ def test_the_same_text_under_another_fingerprint_is_not_found(path: Path) -> Non
         other = scores_in(store, OTHER)
         found, _ = other.lookup(other.keys(texts_of(100)))
         assert np.isnan(found).all()
-        assert [(task.fingerprint, task.n_texts) for task in store.tasks()] == [(OTHER, 0), (FINGERPRINT, 100)]
+        assert [(task.fingerprint, task.n_texts) for task in tasks_in(store)] == [(OTHER, 0), (FINGERPRINT, 100)]
 
 
 def test_a_fingerprint_with_another_number_of_scores_is_damage(path: Path) -> None:
@@ -129,7 +130,7 @@ def test_forgotten_scores_are_gone_and_those_of_other_tasks_stay(path: Path) -> 
     fill(path, fingerprint=OTHER)
     with LabelStore(path, shared=True) as store:
         scores_in(store).forget()
-        assert {task.fingerprint: task.n_texts for task in store.tasks()} == {FINGERPRINT: 0, OTHER: 100}
+        assert {task.fingerprint: task.n_texts for task in tasks_in(store)} == {FINGERPRINT: 0, OTHER: 100}
 
 
 def test_no_word_of_any_text_is_in_the_file(path: Path) -> None:
@@ -421,7 +422,7 @@ def test_prune_removes_what_is_old_and_shrinks_the_file(
     assert "5,000 texts removed" in capsys.readouterr().out
     assert path.stat().st_size < before / 4
     with LabelStore(path, shared=True) as store:
-        assert {task.fingerprint: task.n_texts for task in store.tasks()} == {OTHER: 10}
+        assert {task.fingerprint: task.n_texts for task in tasks_in(store)} == {OTHER: 10}
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ ORDER = [
     "prefetch",
     "prepare",
     "stage",
+    "build",
     # what is built on the stage
     "verify",
     "api",

@@ -6,11 +6,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from pipeline.build import build_stage
 from pipeline.command.manifest import MANIFEST_NAME, FileState, Manifest, read_manifest, recipe_of, state_of
 from pipeline.errors import StorageError
 from pipeline.parquet.location import locate
 from pipeline.settings import Settings
-from pipeline.stage import build_stage
 from pipeline.task import Task
 from pipeline.task_file import builtin_task
 from tests.tiny import tiny_model, tiny_tokenizer

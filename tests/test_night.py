@@ -122,7 +122,7 @@ def run_doomed(arguments: list[str], signum: int, seconds: float, log: str) -> N
 def processes() -> Any:
     """Starts processes within milliseconds: from one that has imported everything, and used nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.test_night", "pipeline.stage", "pipeline.engine.load", "pipeline.verify"])
+    context.set_forkserver_preload(["tests.test_night", "pipeline.build", "pipeline.engine.load", "pipeline.verify"])
     return context
 
 

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+import pipeline.build
 import pipeline.engine.load
-import pipeline.stage
 from pipeline.classify import main
 from pipeline.engine.packed import PackedEngine
 from pipeline.errors import StorageError
@@ -42,7 +42,7 @@ ADDED = ("--score-column", "added score", "--status-column", "added status", "--
 @pytest.fixture(scope="module", autouse=True)
 def built_once() -> Iterator[None]:
     """The model is loaded, and each stage built, once for all examples: that takes longer than all the rest."""
-    load_model, build_stage = pipeline.engine.load.load_model, pipeline.stage.build_stage
+    load_model, build_stage = pipeline.engine.load.load_model, pipeline.build.build_stage
 
     @functools.cache
     def loaded(folder: str) -> Any:
@@ -58,7 +58,7 @@ def built_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline.engine.load, "load_model", lambda folder, **_: loaded(folder))
-        patch.setattr(pipeline.stage, "build_stage", build)
+        patch.setattr(pipeline.build, "build_stage", build)
         yield
 
 

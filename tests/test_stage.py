@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
+from pipeline.build import build_stage
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError, UsageError
 from pipeline.parquet.buffers import buffers
 from pipeline.scoring import decide, label_logprobs
 from pipeline.settings import Settings
-from pipeline.stage import Stage, build_stage, score_bucket
+from pipeline.stage import Stage, score_bucket
 from pipeline.stats import RunStats
 from pipeline.task import Task
 from pipeline.task_file import task_from_toml

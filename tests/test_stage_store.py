@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 import pipeline.stage
 from pipeline.buckets import Bucket
+from pipeline.build import build_stage
+from pipeline.cache import tasks_in
 from pipeline.errors import GateError
 from pipeline.label_store import LabelStore
 from pipeline.parquet.buffers import buffers
-from pipeline.stage import Stage, build_stage
+from pipeline.stage import Stage
 from pipeline.stats import RunStats
 from pipeline.stored_scores import StoredScores
 from tests.test_stage import ALL_COLUMNS, WORDS, Faulty, run, task, tickets
@@ -112,7 +114,7 @@ def test_scores_of_a_long_buffer_are_kept_now_and_then(stage: Stage, monkeypatch
         kept = []
 
         def fault(bucket: Bucket, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-            kept.append(sum(entry.n_texts for entry in store.tasks()))
+            kept.append(sum(entry.n_texts for entry in tasks_in(store)))
             return scores
 
         watched = dataclasses.replace(with_store(stage, store), engine=Faulty(stage.engine, fault))

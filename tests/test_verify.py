@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
+from pipeline.build import build_stage
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.select import TOLERANCE
 from pipeline.errors import GateError
 from pipeline.parquet.buffers import buffers
 from pipeline.settings import Settings
-from pipeline.stage import Stage, build_stage
+from pipeline.stage import Stage
 from pipeline.stats import RunStats
 from pipeline.task_file import task_from_toml
 from pipeline.verify import Sample, Verdict, compare, judge

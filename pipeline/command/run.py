@@ -220,8 +220,8 @@ class Run:
     def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
         options, report = self.options, self.report
         with show_step(self._progress, f"loading model {options.model}"), report.stats.phase("load"):
+            from pipeline.build import build_stage, with_store
             from pipeline.engine.load import load_model
-            from pipeline.stage import build_stage, with_store
 
             model = load_model(
                 options.model,
