@@ -158,6 +158,7 @@ def test_unfinished_output_of_a_uri_lives_in_the_cache_folder(tmp_path: Path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     scratch = remote().scratch
     assert scratch == remote().scratch
+    assert locate("memory://out/").scratch == locate("memory://out").scratch
     assert scratch.parents[1] == tmp_path / "parquet-classify" / "uploads"
     assert (len(scratch.parent.name), scratch.name) == (16, "out.parquet")
     assert remote("s3://bucket/b/out.parquet").scratch.parent != scratch.parent
