@@ -7,6 +7,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+TURN_SECONDS = 0.1  # of waiting: a signal may reach another thread, and is heard here only when this one runs
+
 
 def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
     """Yield the items in order while the next one is being made on another thread.
@@ -20,7 +22,7 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
     def put(entry: tuple[T | None, BaseException | None, bool]) -> bool:
         while not stop.is_set():
             try:
-                slot.put(entry, timeout=0.1)
+                slot.put(entry, timeout=TURN_SECONDS)
                 return True
             except queue.Full:
                 continue
@@ -39,7 +41,10 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
     thread.start()
     try:
         while True:
-            item, error, ended = slot.get()
+            try:
+                item, error, ended = slot.get(timeout=TURN_SECONDS)
+            except queue.Empty:
+                continue
             if error is not None:
                 raise error
             if ended:
@@ -47,4 +52,5 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
             yield item  # type: ignore[misc]  # only the end carries no item
     finally:
         stop.set()
-        thread.join()
+        while thread.is_alive():
+            thread.join(TURN_SECONDS)
