@@ -25,6 +25,7 @@ from pipeline.command.stop_signals import Stopped, StopSignals
 from pipeline.command.summary import summary
 from pipeline.errors import Interrupted, PipelineError
 from pipeline.parquet.uri import public_name
+from pipeline.prefetch import has_stragglers
 
 log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
 
@@ -61,7 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             exit_code = _explain(cause, options, report, arguments)
         signals.ignore()
         metrics_exit_code = _write_metrics(report)
-    return exit_code or metrics_exit_code
+    exit_code = exit_code or metrics_exit_code
+    if argv is None and has_stragglers():
+        # After a second Ctrl-C a thread may be within a library's native code, which aborts when the interpreter goes.
+        sys.stdout.flush()
+        os._exit(exit_code)
+    return exit_code
 
 
 def _label(options: Options, report: Report, signals: StopSignals) -> int:

@@ -7,7 +7,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+THREAD_NAME = "prefetch"
 TURN_SECONDS = 0.1  # of waiting: a signal may reach another thread, and is heard here only when this one runs
+
+
+def has_stragglers() -> bool:
+    """Whether a thread still runs whose consumer was interrupted while it waited for the thread's end."""
+    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
@@ -37,7 +43,7 @@ def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
         except BaseException as error:  # carried over to the consumer's thread, polars panics included
             put((None, error, True))
 
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread = threading.Thread(target=work, name=THREAD_NAME, daemon=True)
     thread.start()
     try:
         while True:
