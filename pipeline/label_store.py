@@ -98,8 +98,8 @@ class LabelStore:
         """
         with self._lock, self._sqlite_errors():
             connection = self._opened()
-            _patiently(connection, "BEGIN IMMEDIATE")
-            try:
+            try:  # from here on, since a signal may come right behind the beginning
+                _patiently(connection, "BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -122,9 +122,9 @@ class LabelStore:
     def close(self) -> None:
         """Close it; what was committed stays. Never fails."""
         with self._lock, suppress(sqlite3.Error):
-            if self._connection is not None:
-                self._connection.close()
-        self._connection = None
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     def remove(self) -> None:
         """Close and delete it; never fails."""
@@ -161,15 +161,18 @@ class LabelStore:
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         def ask(statement: str) -> Any:
-            return connection.execute(statement).fetchone()[0]
+            return _patiently(connection, statement).fetchone()[0]
 
         if not self._shared:
             # before anything is read, so that it does without the shared-memory file, which network folders cannot have
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
 
         # 1. is it ours? nothing is written before that is known
+        connection.execute("BEGIN")  # all of it as of one moment, for another process may be making the tables
+        n_tables = ask("SELECT count(*) FROM sqlite_master")
         application_id, version = ask("PRAGMA application_id"), ask("PRAGMA user_version")
-        if application_id != APPLICATION_ID and (application_id or ask("SELECT count(*) FROM sqlite_master")):
+        connection.execute("COMMIT")
+        if application_id != APPLICATION_ID and (application_id or n_tables):
             raise StoreDamaged("it is another program's database", is_ours=False)
         if application_id and version != FORMAT_VERSION:
             raise StoreDamaged(f"it has format {version}, and this version of the program uses {FORMAT_VERSION}")

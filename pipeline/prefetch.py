@@ -1,4 +1,4 @@
-"""Run an iterator one step ahead on a second thread, through a one-slot queue."""
+"""Run an iterator one step ahead on another thread, through a one-slot queue."""
 
 import queue
 import threading

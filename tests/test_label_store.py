@@ -311,6 +311,34 @@ def test_processes_share_a_file_without_a_word(path: Path) -> None:
     assert np.array_equal(found, numbers_of(600)[:530])
 
 
+CREATED_TOGETHER = """
+import sys, time
+from pathlib import Path
+from pipeline.label_store import LabelStore
+print("ready", flush=True)
+start = float(sys.stdin.readline())
+for i in range(100):
+    while time.time() < start + i * 0.03:
+        pass
+    LabelStore(Path(sys.argv[1]) / f"{i}.db", shared=True).close()
+"""
+
+
+def test_processes_that_create_a_file_at_the_same_moment_both_have_it(tmp_path: Path) -> None:
+    """One asked for the program's mark before the other wrote it, and for tables after."""
+    command = [sys.executable, "-c", CREATED_TOGETHER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+        for process in (first, second):
+            assert process.stdout.readline() == "ready\n"
+        start = f"{time.time() + 0.3}\n"
+        for process in (first, second):
+            process.stdin.write(start)
+            process.stdin.flush()
+        errors = [process.communicate(timeout=60)[1] for process in (first, second)]
+    assert errors == ["", ""]
+
+
 def test_a_file_that_stays_locked_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(path)
     monkeypatch.setattr(pipeline.label_store, "BUSY_SECONDS", 0.3)
@@ -352,6 +380,36 @@ def test_a_journal_left_by_a_kill_does_without_shared_memory(path: Path, tmp_pat
     with LabelStore(path, shared=False) as store:
         assert not store.is_empty()
         assert sorted(file.name for file in tmp_path.iterdir()) == ["scores.db", "scores.db-wal"]
+
+
+def test_a_signal_right_behind_the_beginning_of_a_transaction_leaves_none_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one could not begin, which passed for damage, and the journal was moved aside."""
+    patiently = pipeline.label_store._patiently
+
+    def interrupted(connection: sqlite3.Connection, statement: str, *how: object) -> None:
+        patiently(connection, statement, *how)
+        raise KeyboardInterrupt
+
+    with LabelStore(path, shared=False) as store:
+        scores = scores_in(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline.label_store, "_patiently", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                scores.insert(scores.keys(texts_of(9)), numbers_of(9), np.zeros(9, bool))
+        scores.insert(scores.keys(texts_of(9)), numbers_of(9), np.zeros(9, bool))
+    assert np.array_equal(look_up_all(path, shared=False, n_texts=9), numbers_of(9))
+    assert [file.name for file in path.parent.iterdir()] == ["scores.db"]
+
+
+def test_a_thread_that_comes_after_the_end_does_no_harm(path: Path) -> None:
+    """After a second Ctrl-C one may still be at work: what it meets is no damage."""
+    with LabelStore(path, shared=False) as store:
+        scores = scores_in(store)
+    with pytest.raises(AssertionError, match="the store is closed"):
+        scores.lookup(scores.keys(texts_of(1)))
+    assert [file.name for file in path.parent.iterdir()] == ["scores.db"]
 
 
 def test_a_full_device_is_an_error_and_loses_nothing_that_was_kept(path: Path) -> None:
