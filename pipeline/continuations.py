@@ -5,17 +5,25 @@ Labels share beginnings, so their continuations form a trie. Its inner nodes are
 model; its edges are the (node, next token) pairs whose score the model must give. Node 0 is the root: the last token
 of the prompt. Every engine fills the same row of edge scores, so everything after the engine is one matrix product.
 
+A label's score is one of two. *Vocabulary*: the joint log-probability of its whole continuation. *Siblings*: the
+log-probability with which decoding constrained to the trie gives the label (De Cao et al. 2021, "Autoregressive Entity
+Retrieval"): at each node only the tokens that some label goes on with compete. Where only one does, nothing is decided, so
+such edges need no score, and tokens behind the last decision need not be fed: with many labels that is most of them.
+
 Knows nothing of tensors, models or tokenizers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
+
+Normaliser = Literal["vocabulary", "siblings"]
 
 
 @dataclass(frozen=True)
@@ -27,17 +35,19 @@ class ContinuationTree:
     Attributes:
         token_ids: the token of each fed node, T long.
         parents: the node above each fed node, T long.
-        edges: (node, token) of each edge, E long.
+        edges: (node, token) of each edge, E long; those of one node stand together, nodes in order.
         label_edges: for each label the indices of its edges.
-        normalize: whether an edge's score is a log-probability (True) or a bare logit (False: first tokens only, where
-            the normaliser is the same for every label and cancels).
+        normaliser: whether an engine gives an edge as a log-probability over the vocabulary, or as a bare logit that is
+            compared with those of its siblings, the edges from the same node.
+        continuations: per label its tokens, whether or not they have to be fed.
     """
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]
     edges: tuple[tuple[int, int], ...]
     label_edges: tuple[tuple[int, ...], ...]
-    normalize: bool
+    normaliser: Normaliser
+    continuations: tuple[tuple[int, ...], ...]
 
     @property
     def n_nodes(self) -> int:
@@ -76,6 +86,12 @@ class ContinuationTree:
         return tuple(chains) or ((),)
 
     @cached_property
+    def siblings(self) -> NDArray[np.int64]:
+        """Index of the first edge of each node that has edges."""
+        nodes = np.array([node for node, _ in self.edges])
+        return np.flatnonzero(np.diff(nodes, prepend=-1))
+
+    @cached_property
     def label_matrix(self) -> NDArray[np.float64]:
         """(E, labels): 1 where an edge belongs to a label, so that edge scores times this are label scores."""
         matrix = np.zeros((len(self.edges), len(self.label_edges)))
@@ -84,43 +100,51 @@ class ContinuationTree:
         return matrix
 
 
-def build_tree(continuations: Sequence[Sequence[int]]) -> ContinuationTree:
-    """Build the trie for joint log-probabilities of whole continuations.
+def build_tree(continuations: Sequence[Sequence[int]], normaliser: Normaliser = "vocabulary") -> ContinuationTree:
+    """Build the trie of whole continuations.
 
     Args:
         continuations: per label its tokens, end-of-turn included, in label order.
+        normaliser: see ``ContinuationTree``; with ``siblings`` only what decides between labels is fed and scored.
 
     Raises:
         UsageError: two labels have the same continuation.
     """
-    token_ids: list[int] = []
-    parents: list[int] = []
-    children: dict[tuple[int, int], int] = {}
-    edges: dict[tuple[int, int], int] = {}
-    label_edges: list[tuple[int, ...]] = []
-    for continuation in continuations:
-        node, own = 0, []
+    # 1. the trie: what may follow each beginning of a continuation
+    follow: dict[tuple[int, ...], dict[int, None]] = {}
+    whole = [tuple(continuation) for continuation in continuations]
+    if len({*whole}) < len(whole):
+        raise UsageError("two labels are the same tokens to this model", "rename one of them")
+    for continuation in whole:
         for depth, token in enumerate(continuation):
-            own.append(edges.setdefault((node, token), len(edges)))
-            if depth + 1 == len(continuation):
-                break
-            if (node, token) not in children:
-                token_ids.append(token)
-                parents.append(node)
-                children[node, token] = len(token_ids)
-            node = children[node, token]
-        if tuple(own) in label_edges:
-            raise UsageError("two labels are the same tokens to this model", "rename one of them")
-        label_edges.append(tuple(own))
-    return ContinuationTree(tuple(token_ids), tuple(parents), tuple(edges), tuple(label_edges), normalize=True)
+            follow.setdefault(continuation[:depth], {})[token] = None
+
+    # 2. beginnings whose next token is scored, and those that must be fed to get there, depth first
+    scored = {start for start, tokens in follow.items() if normaliser == "vocabulary" or len(tokens) > 1}
+    needed = {start[:depth] for start in scored for depth in range(len(start) + 1)}
+    nodes = [*dict.fromkeys(c[:depth] for c in whole for depth in range(len(c)) if c[:depth] in needed)]
+    number = {start: node for node, start in enumerate(nodes)}
+
+    # 3. edges, node by node, and those of each label
+    pairs = [(start, token) for start in nodes if start in scored for token in follow[start]]
+    edges = {pair: edge for edge, pair in enumerate(pairs)}
+    return ContinuationTree(
+        token_ids=tuple(start[-1] for start in nodes[1:]),
+        parents=tuple(number[start[:-1]] for start in nodes[1:]),
+        edges=tuple((number[start], token) for start, token in pairs),
+        label_edges=tuple(
+            tuple(edges[c[:depth], token] for depth, token in enumerate(c) if c[:depth] in scored) for c in whole
+        ),
+        normaliser=normaliser,
+        continuations=tuple(whole),
+    )
 
 
 def part_of_tree(tree: ContinuationTree, n_labels: int) -> ContinuationTree:
     """The tree of about so many of the labels, spread over their order; a tree without fed nodes is cheap and stays."""
     if tree.n_nodes == 0 or len(tree.label_edges) <= n_labels:
         return tree
-    continuations = [[tree.edges[edge][1] for edge in edges] for edges in tree.label_edges]
-    return build_tree(continuations[:: len(continuations) // n_labels])
+    return build_tree(tree.continuations[:: len(tree.continuations) // n_labels], tree.normaliser)
 
 
 def first_token_tree(labels: Sequence[str], continuations: Sequence[Sequence[int]]) -> ContinuationTree:
@@ -142,4 +166,5 @@ def first_token_tree(labels: Sequence[str], continuations: Sequence[Sequence[int
             )
         first[token] = label
     edges = tuple((0, token) for token in first)
-    return ContinuationTree((), (), edges, tuple((edge,) for edge in range(len(edges))), normalize=False)
+    own = tuple((edge,) for edge in range(len(edges)))
+    return ContinuationTree((), (), edges, own, "siblings", tuple((token,) for token in first))

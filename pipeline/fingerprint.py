@@ -35,7 +35,7 @@ def score_fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree
             "exact": encoder.exact,
             "max_tokens": encoder.max_tokens,
             "labels": task.label_names,
-            "edges": [tree.token_ids, tree.edges, tree.label_edges, tree.normalize],
+            "edges": [tree.token_ids, tree.edges, tree.label_edges, tree.normaliser],
         }
     )
 

@@ -10,13 +10,17 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any, Literal, get_args
 
 from pipeline.errors import UsageError
 
-Scoring = Literal["auto", "first-token", "sequence"]
-Calibration = Literal["none", "contextual"]
+Mode = Literal["single", "multi"]
+Scoring = Literal["auto", "first-token", "constrained", "sequence"]
+Calibration = Literal["none", "contextual", "batch"]
+
+DEFAULT_THRESHOLD = 0.5
 
 _BRACES_HINT = "write a literal brace doubled: {{ or }}"
 
@@ -34,7 +38,19 @@ class Task:
         user: the user turn, with ``{text}`` exactly once, and ``{labels}`` and ``{descriptions}``.
         answer: start of the answer turn, verbatim (no placeholders).
         scoring: how labels are compared.
-        calibration: whether the model's favourites are divided out.
+        calibration: whether the model's favourites are divided out, and how they are found.
+        answers: (label, what the model is to say for it) of labels that have an answer other than their name.
+        examples: (text, label) pairs that are put before the row as turns of the chat.
+        mode: one label for each row, or any number of them.
+        question: with ``multi``, what the answer turn asks of each label behind ``answer``, with ``{label}`` and
+            ``{description}``; ``yes`` or ``no`` follows.
+        yes: with ``multi``, the word for a label that holds.
+        no: with ``multi``, the word for one that does not.
+        thresholds: with ``multi``, (label, probability from which it is given) where that is not 0.5.
+        min_score: with ``single``, rows whose label is less probable than this get ``default_label``.
+        min_margin: with ``single``, so do rows whose label is not more probable than the next by this.
+        default_label: label of such rows; None for null.
+        head: file of a fitted head that decides in place of the labels' tokens; None for none.
 
     Raises:
         UsageError: a value is not allowed; the message begins with the name of its key.
@@ -49,6 +65,17 @@ class Task:
     answer: str
     scoring: Scoring
     calibration: Calibration
+    answers: tuple[tuple[str, str], ...] = ()
+    examples: tuple[tuple[str, str], ...] = ()
+    mode: Mode = "single"
+    question: str = "{label}:"
+    yes: str = "yes"
+    no: str = "no"
+    thresholds: tuple[tuple[str, float], ...] = ()
+    min_score: float = 0.0
+    min_margin: float = 0.0
+    default_label: str | None = None
+    head: Path | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self.text, "text")
@@ -69,6 +96,31 @@ class Task:
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels, in order."""
         return tuple(name for name, _ in self.labels)
+
+    @property
+    def multi(self) -> bool:
+        """Whether a row may have any number of labels."""
+        return self.mode == "multi"
+
+    @property
+    def label_answers(self) -> tuple[str, ...]:
+        """What the model is to say for each label, in order."""
+        answers = dict(self.answers)
+        return tuple(answers.get(name, name) for name in self.label_names)
+
+    @property
+    def label_questions(self) -> tuple[str, ...]:
+        """With ``multi``, what is asked of each label, in order."""
+        return tuple(
+            _fill(self.question, {"label": answer, "description": description}, "question")
+            for answer, (_, description) in zip(self.label_answers, self.labels, strict=True)
+        )
+
+    @property
+    def label_thresholds(self) -> tuple[float, ...]:
+        """With ``multi``, the probability from which each label is given, in order."""
+        thresholds = dict(self.thresholds)
+        return tuple(thresholds.get(name, DEFAULT_THRESHOLD) for name in self.label_names)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -29,10 +29,10 @@ def test_the_nested_labels_make_the_tree_written_out_here():
     assert tree.token_ids == (5, 6, 7, 8, 9)
     assert tree.parents == (0, 1, 1, 3, 0)
     assert tree.depths == (1, 2, 2, 3, 1)
-    assert tree.edges == ((0, 5), (1, EOT), (1, 6), (2, EOT), (1, 7), (3, 8), (4, EOT), (0, 9), (5, EOT))
-    assert tree.label_edges == ((0, 1), (0, 2, 3), (0, 4, 5, 6), (7, 8))
+    assert tree.edges == ((0, 5), (0, 9), (1, EOT), (1, 6), (1, 7), (2, EOT), (3, 8), (4, EOT), (5, EOT))
+    assert tree.label_edges == ((0, 2), (0, 3, 5), (0, 4, 6, 7), (1, 8))
     assert tree.paths == ((1, 2), (1, 3, 4), (5,))
-    assert tree.normalize
+    assert tree.normaliser == "vocabulary"
 
 
 @given(labels_tokens, st.integers(0, 2**32 - 1))
@@ -115,7 +115,7 @@ def test_first_tokens_need_no_node_and_one_edge_per_label():
     assert tree.edges == ((0, 5), (0, 7), (0, 8))
     assert tree.ancestors.shape == (0, 0)
     np.testing.assert_array_equal(tree.label_matrix, np.eye(3))
-    assert not tree.normalize
+    assert tree.normaliser == "siblings"
 
 
 def test_labels_that_share_a_first_token_are_refused_by_both_names_and_the_flag_that_helps():

@@ -20,7 +20,7 @@ logprobs_of = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), eleme
 
 def test_auto_compares_first_tokens_when_every_label_is_one_token():
     tree = choose_tree("auto", ["a", "b"], [[5, EOT], [6, EOT]])
-    assert (tree.n_nodes, tree.normalize) == (0, False)
+    assert (tree.n_nodes, tree.normaliser) == (0, "siblings")
 
 
 @pytest.mark.parametrize("continuations", [[[5, EOT], [6, 7, EOT]], [[5, 8, EOT], [6, 7, EOT]]])
@@ -28,7 +28,7 @@ def test_auto_scores_whole_labels_when_any_is_longer(continuations):
     """A first token alone may stand for a quite different word."""
     tree = choose_tree("auto", ["a", "b"], continuations)
     assert tree == build_tree(continuations)
-    assert tree.normalize
+    assert tree.normaliser == "vocabulary"
 
 
 def test_a_mode_that_is_asked_for_is_taken():

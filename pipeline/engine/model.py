@@ -118,6 +118,6 @@ def edge_scores(logits: Tensor, tree: ContinuationTree) -> NDArray[np.float32]:
     nodes, tokens = torch.tensor(tree.edges, device=logits.device).T
     logits = logits.float()
     scores = logits[:, nodes, tokens]
-    if tree.normalize:
+    if tree.normaliser == "vocabulary":
         scores = scores - logits.logsumexp(dim=-1)[:, nodes]
     return scores.cpu().numpy()

@@ -64,7 +64,7 @@ class PackedEngine:
 def _label_head(model: Model, tree: ContinuationTree) -> nn.Linear | None:
     """The output matrix's rows for the labels' first tokens, where no normaliser is needed; None where it is."""
     full = model.lm.get_output_embeddings()
-    if tree.normalize or not isinstance(full, nn.Linear):
+    if tree.normaliser == "vocabulary" or tree.n_nodes or not isinstance(full, nn.Linear):
         return None
     tokens = torch.tensor([token for _, token in tree.edges], device=full.weight.device)
     head = nn.Linear(full.in_features, len(tokens), bias=full.bias is not None, device="meta")
