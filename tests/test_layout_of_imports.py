@@ -47,6 +47,7 @@ ORDER = [
     "engine.load",
     # scores to labels
     "scoring",
+    "head",
     "added_columns",
     "schema",
     "fingerprint",
@@ -89,7 +90,7 @@ OWNERS = {
     "torch": ("engine", "bench"),
     "transformers": ("engine", "bench"),
     "accelerate": ("engine", "stage"),
-    "safetensors": ("engine",),
+    "safetensors": ("engine", "head"),
     "tokenizers": ("chat", "prompt"),
     "typer": ("command.flags", "command.options", "cache"),
     "rich": ("command.progress", "command.summary", "classify"),
