@@ -1,9 +1,9 @@
 """The command line: ``python -m pipeline.classify INPUT OUTPUT``.
 
 Whatever can be refused is refused before the model loads: flags, task file, input, output, in this order. Messages go
-to stderr; stdout carries only what ``--help``, ``--version``, ``--print-task``, ``--dry-run`` and ``--explain`` are asked
-for. A run ends with a summary or with one line that says why not, and with an exit code of ``errors``; of many files, each that fails has such a line.
-Nothing heavy is imported before the flags are known to be right.
+to stderr; stdout carries only what ``--help``, ``--version``, ``--print-task``, ``--dry-run`` and ``--explain`` are
+asked for. A run ends with a summary or with one line that says why not, and with an exit code of ``errors``; of many
+files, each that fails has such a line. Nothing heavy is imported before the flags are known to be right.
 """
 
 import io
