@@ -577,6 +577,33 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(classify: CommandLine,
     assert names_in(tmp_path) == ["in.parquet"]
 
 
+def test_dry_run_shows_examples_answers_and_the_least_a_label_needs(
+    classify: CommandLine, tickets: Path, tmp_path: Path
+) -> None:
+    task = tmp_path / "t.toml"
+    task.write_text(
+        'min_score = 0.5\nmin_margin = 0.25\ndefault_label = "ask"\n[labels]\na = ""\nb = ""\n'
+        '[answers]\na = "alpha"\n[[examples]]\ntext = "First."\nlabel = "a"\n'
+    )
+    said = classify(tickets, tmp_path / "out.parquet", "--task", task, "--dry-run").stdout
+    assert "one label a row" in said
+    assert "0.5 probability and 0.25 more than the next, or 'ask'" in said
+    shown = "user turn of an example:\n  Ticket: First.\nanswer turn of an example:\n  Category: alpha\nuser turn:\n"
+    assert shown in said
+
+
+def test_dry_run_shows_the_questions_and_thresholds_of_any_number_of_labels(
+    classify: CommandLine, tickets: Path, tmp_path: Path
+) -> None:
+    task = tmp_path / "t.toml"
+    task.write_text('mode = "multi"\nyes = "ja"\n[labels]\na = ""\nb = ""\n[thresholds]\nb = 0.75\n')
+    said = classify(tickets, tmp_path / "out.parquet", "--task", task, "--dry-run").stdout
+    assert "any number of labels a row" in said
+    assert "a 0.5, b 0.75" in said
+    assert "'ja' against 'no'" in said
+    assert "questions behind it:\n  a: (ja or no)\n  b: (ja or no)\n" in said
+
+
 def test_dry_run_refuses_what_a_run_would_refuse(classify: CommandLine, tickets: Path, output: Path) -> None:
     output.write_bytes(b"old")
     assert_refused(classify(tickets, output, "--dry-run"), 73, "exists already")
@@ -771,7 +798,7 @@ def test_a_fault_is_one_line_without_words_of_a_row(
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.stage.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.passes.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70

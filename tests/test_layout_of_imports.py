@@ -50,6 +50,7 @@ ORDER = [
     "engine.load",
     # scores to labels
     "scoring",
+    "head",
     "added_columns",
     "schema",
     "fingerprint",
@@ -92,7 +93,7 @@ OWNERS = {
     "torch": ("engine", "bench"),
     "transformers": ("engine", "bench"),
     "accelerate": ("engine", "stage"),
-    "safetensors": ("engine",),
+    "safetensors": ("engine", "head"),
     "tokenizers": ("chat", "prompt"),
     "tomli_w": ("task_toml",),
     "typer": ("command.flags", "command.options", "cache"),
