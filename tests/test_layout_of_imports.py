@@ -35,6 +35,7 @@ ORDER = [
     "chat",
     "prompt",
     "continuations",
+    "readout",
     # the model
     "engine.layout",
     "engine.attention",
