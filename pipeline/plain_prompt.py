@@ -1,9 +1,10 @@
 """The prompt of a model with a head for classes: a row's bare text between the tokenizer's own special tokens.
 
-There is no chat and nothing is asked: such a model was trained on texts alone. Rows are data here too: no text can reach
-a special token.
+There is no chat and nothing is asked: such a model was trained on texts alone. Rows are data here too: no text can
+reach a special token.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from pipeline.errors import ModelError
 from pipeline.prompt import PROBES, PromptEncoder
 
 NO_ANSWER = -1  # no token ends an answer, where none is given
+ANY_LENGTH = 1 << 20  # of the texts that the tokenizer is tried on
 
 
 def build_classifier_encoder(tokenizer: Any, *, max_tokens: int, causal: bool) -> PromptEncoder:
@@ -22,8 +24,8 @@ def build_classifier_encoder(tokenizer: Any, *, max_tokens: int, causal: bool) -
     Args:
         tokenizer: a transformers fast tokenizer.
         max_tokens: most tokens of a whole prompt, special tokens included.
-        causal: whether tokens see only those before them, so that the special tokens in front can be shared, and padding
-            that the tokenizer puts at the end of a text is not read.
+        causal: whether tokens see only those before them, so that the special tokens in front can be shared, and
+            padding that the tokenizer puts at the end of a text is not read.
 
     Raises:
         UsageError: the limit leaves no room for text.
@@ -51,7 +53,7 @@ def build_classifier_encoder(tokenizer: Any, *, max_tokens: int, causal: bool) -
         prefix_ids=before if causal else (),
         head_ids=before,
         tail_ids=after,
-        max_tokens=max_tokens,
+        max_tokens=ANY_LENGTH,
         exact=True,
         backend=backend,
         plain=plain_tokenizer(tokenizer),
@@ -59,14 +61,21 @@ def build_classifier_encoder(tokenizer: Any, *, max_tokens: int, causal: bool) -
         spellings=(*control.values(), *unknown),
         empty_ids=() if before or after else _filler(tokenizer),
     )
-    for text, own in zip(PROBES, encoder.prompt_ids(pl.Series(PROBES)).to_list(), strict=True):
-        trained_on = tuple(backend.encode(text).ids)
-        if tuple(own) != trained_on[: len(own)] or {*trained_on[len(own) :]} - {tokenizer.pad_token_id}:
+    for text, prompt in zip(PROBES, _prompts(encoder, PROBES), strict=True):
+        whole = tokenizer(text, add_special_tokens=True)["input_ids"]
+        if prompt != whole[: len(prompt)] or {*whole[len(prompt) :]} - {tokenizer.pad_token_id}:
             raise ModelError(
-                "the model's tokenizer gives a text other tokens once it knows no special tokens",
+                "the model's tokenizer gives a text other tokens once it recognises no special tokens",
                 "use a model with a plain tokenizer",
             )
     return encoder.limited(max_tokens)
+
+
+def _prompts(encoder: PromptEncoder, texts: Sequence[str]) -> list[list[int]]:
+    """Whole prompts' tokens."""
+    encoded = encoder.encode(pl.DataFrame({"text": texts}))
+    shared = [list(encoder.prefix_ids[:n_shared]) for n_shared in encoded["n_shared"]]
+    return [before + own for before, own in zip(shared, encoded["token_ids"].to_list(), strict=True)]
 
 
 def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

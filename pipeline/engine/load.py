@@ -59,8 +59,9 @@ def load_model(
         # the GGUF reader draws a bar of its own
         with contextlib.redirect_stderr(io.StringIO()) if "gguf_file" in source else contextlib.nullcontext():
             tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
-            lm = _auto_class(source, trust_remote_code).from_pretrained(
+            lm, loading = _auto_class(source, trust_remote_code).from_pretrained(
                 **source,
+                output_loading_info=True,
                 dtype=weights_dtype,
                 device_map={"": target},
                 trust_remote_code=trust_remote_code,
@@ -75,6 +76,8 @@ def load_model(
         raise ModelError(f"model {name!r} has no fast tokenizer (tokenizer.json)", WAYS_OUT)
     if not type(lm).__name__.endswith(CLASSIFIER):
         return Model(lm.eval(), tokenizer, target, weights_dtype, name)
+    if missing := sorted(loading["missing_keys"]):  # they were filled with random numbers
+        raise ModelError(f"model {name!r} has no weights for {', '.join(missing)[:300]}", OTHER_CLASSIFIER)
     return Model(
         lm.eval(),
         tokenizer,
