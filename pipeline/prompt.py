@@ -59,6 +59,7 @@ class PromptEncoder:
         plain: the tokenizer that does not.
         control: id and text of every token that no row may contain.
         spellings: texts that the backend may take for one added token, those of ``control`` among them.
+        empty_ids: stand for a text without tokens, for prompts that have none of their own.
     """
 
     chat: Chat
@@ -71,6 +72,7 @@ class PromptEncoder:
     plain: Tokenizer
     control: Mapping[int, str]
     spellings: tuple[str, ...]
+    empty_ids: tuple[int, ...] = ()
 
     @property
     def n_head(self) -> int:
@@ -182,7 +184,8 @@ class PromptEncoder:
         """Head, then left + text + right with control tokens not recognised, then tail."""
         middles = [self.chat.left + text + self.chat.right for text in texts]
         encoded = self.plain.encode_batch_fast(middles, add_special_tokens=False)
-        return [[*self.head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
+        prompts = [[*self.head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
+        return [prompt or [*self.empty_ids] for prompt in prompts]
 
     def _uncontrolled(self, token_ids: list[int]) -> list[int]:
         """The last line of defence: a vocabulary may hold a control token as an ordinary piece (Unigram models do)."""

@@ -37,7 +37,9 @@ ORDER = [
     "buckets",
     "chat",
     "prompt",
+    "plain_prompt",
     "continuations",
+    "readout",
     # the model
     "engine.layout",
     "engine.attention",
@@ -51,6 +53,7 @@ ORDER = [
     # scores to labels
     "scoring",
     "head",
+    "classes",
     "added_columns",
     "schema",
     "fingerprint",
@@ -94,7 +97,7 @@ OWNERS = {
     "transformers": ("engine", "bench"),
     "accelerate": ("engine", "stage"),
     "safetensors": ("engine", "head"),
-    "tokenizers": ("chat", "prompt"),
+    "tokenizers": ("chat", "prompt", "plain_prompt"),
     "tomli_w": ("task_toml",),
     "typer": ("command.flags", "command.options", "cache"),
     "rich": ("command.progress", "command.summary", "classify"),

@@ -64,7 +64,10 @@ def test_hidden_states_cost_no_output_matrix(build):
 
 @pytest.mark.parametrize("build", ENGINES)
 def test_a_row_that_is_not_a_number_leaves_the_others_as_they_are(build):
-    """A mean that is a product with a matrix of zeros and ones makes NaN of every row: zero times NaN is NaN."""
+    """A mean that is a product with a matrix of zeros and ones makes NaN of every row: zero times NaN is NaN.
+
+    Not so the first row of a pass, whose first token fills its neighbours' padding: ``run_passes`` scores them again.
+    """
     model, bucket = tiny_model("llama"), bucket_of([9, 9, 4], 12)
     bucket = replace(bucket, token_ids=np.where(bucket.token_ids == 50, 51, bucket.token_ids))
     clean = build(model, PREFIX, HIDDEN).score(bucket)

@@ -1,8 +1,8 @@
 """Where each token of a packed bucket stands: in the packed row, in the attention rectangle, and in its own prompt.
 
 Packed order is row after row: a row's own tokens, then the fed nodes of the continuation tree, if there are any.
-Attention works on a (rows x slots) rectangle, rows aligned at their end, so the tree's nodes take the last ``T`` slots of
-every row and padding stands in front.
+Attention works on a (rows x slots) rectangle, rows aligned at their end, so the tree's nodes take the last ``T`` slots
+of every row and padding stands in front.
 """
 
 from dataclasses import dataclass

@@ -60,7 +60,16 @@ class Model:
         """
         rope = getattr(self._config, "rope_parameters", None) or {}
         original = rope.get("original_max_position_embeddings")
-        return int(original or getattr(self._config, "max_position_embeddings", None) or 2048)
+        places = int(original or getattr(self._config, "max_position_embeddings", None) or 2048)
+        # RoBERTa and its kin count positions from behind the padding's
+        table = getattr(getattr(self.lm.base_model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        if padding is not None:
+            places -= padding + 1
+        if self.class_names is None:
+            return places
+        # what a classifier was trained on; a tokenizer that does not know says something astronomical
+        return min(places, getattr(self.tokenizer, "model_max_length", places))
 
     @property
     def _config(self) -> Any:

@@ -1,8 +1,8 @@
 """The packed engine: a bucket is one row without padding, behind a prefix computed once.
 
 One pass gives what is read of all rows. With a continuation tree every row is followed by the fed nodes of the tree,
-and only the hidden states that are read meet the output matrix, or as much of it as the labels need. Other readouts need
-no output matrix at all.
+and only the hidden states that are read meet the output matrix, or as much of it as the labels need. Other readouts
+need no output matrix at all.
 """
 
 from collections.abc import Iterator, Sequence

@@ -48,6 +48,9 @@ class PaddedEngine:
         share_prefix: whether the prefix is computed once, or with every row. Sliding-window models measure distance in
             places of the padded row, which padding between prefix and row would falsify, and an encoder's tokens see
             those behind them, so these never share.
+
+    Raises:
+        ValueError: an encoder is asked for more than its classes.
     """
 
     name = "padded"
@@ -55,6 +58,8 @@ class PaddedEngine:
     def __init__(
         self, model: Model, prefix_ids: tuple[int, ...], readout: Readout, *, share_prefix: bool = True
     ) -> None:
+        if not (model.is_causal or isinstance(readout, ClassLogits)):
+            raise ValueError(f"{type(model.lm).__name__} gives nothing but its classes")
         self._model = model
         self._prefix_ids = np.asarray(prefix_ids, dtype=np.int64)
         self._readout = readout
