@@ -99,8 +99,11 @@ def macro_f1(truth: Sequence[Hashable], predicted: Sequence[Hashable], labels: S
     """
     return float(
         f1_score(
-            codes_of(truth, labels), codes_of(predicted, labels),
-            labels=np.arange(len(labels)), average="macro", zero_division=0,
+            codes_of(truth, labels),
+            codes_of(predicted, labels),
+            labels=np.arange(len(labels)),
+            average="macro",
+            zero_division=0,
         )  # fmt: skip
     )
 

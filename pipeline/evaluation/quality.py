@@ -143,7 +143,11 @@ def measure(rows: LabelledRows) -> Quality:
         macro_f1=_macro_f1(truth, predicted, cells, occurring),
         weighted_f1=_f1(truth, predicted, occurring, "weighted"),
         micro_f1=_f1(truth, predicted, np.arange(n_labels), "micro") if rows.several else None,
-        hamming_loss=float(hamming_loss(truth, predicted)) if rows.several and n_labels else 0.0 if rows.several else None,
+        hamming_loss=float(hamming_loss(truth, predicted))
+        if rows.several and n_labels
+        else 0.0
+        if rows.several
+        else None,
         majority_label=None if rows.several else rows.labels[int(support.argmax())],
         majority_accuracy=None if rows.several else float(support.max() / n),
         labels=_per_label(rows.labels, truth, predicted, support, n_predicted),
@@ -170,7 +174,11 @@ def _macro_f1(truth: NDArray[Any], predicted: NDArray[Any], cells: Cells, occurr
 
 
 def _per_label(
-    names: tuple[str, ...], truth: NDArray[Any], predicted: NDArray[Any], support: NDArray[Any], n_predicted: NDArray[Any]
+    names: tuple[str, ...],
+    truth: NDArray[Any],
+    predicted: NDArray[Any],
+    support: NDArray[Any],
+    n_predicted: NDArray[Any],
 ) -> tuple[LabelQuality, ...]:
     if not names:
         return ()

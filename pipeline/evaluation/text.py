@@ -25,7 +25,9 @@ def text_report(quality: Quality, *, columns: int | None, styled: bool) -> str:
         styled: whether bold and dim text is wanted.
     """
     lines = io.StringIO()
-    width = columns or max(PLAIN_COLUMNS, 60 + max((cell_len(_shown(label.label)) for label in quality.labels), default=0))
+    width = columns or max(
+        PLAIN_COLUMNS, 60 + max((cell_len(shown(label.label)) for label in quality.labels), default=0)
+    )
     console = Console(file=lines, force_terminal=styled, width=width, highlight=False, emoji=False, markup=False)
     for part in _parts(quality):
         console.print(part)
@@ -48,27 +50,31 @@ def _measures(quality: Quality) -> Table:
     table.show_header = False
     n_left_out = quality.n_read - quality.n
     n_abstained = quality.n - quality.n_answered
-    table.add_row("rows", f"{quality.n:,}", "with a truth" + (f", {n_left_out:,} without are left out" * bool(n_left_out)))
+    table.add_row(
+        "rows", f"{quality.n:,}", "with a truth" + (f", {n_left_out:,} without are left out" * bool(n_left_out))
+    )
     abstained = f", {n_abstained:,} without count as wrong" if n_abstained else ""
-    table.add_row("answered", _percent(quality.n_answered / quality.n), f"{quality.n_answered:,} rows with a label{abstained}")
+    table.add_row(
+        "answered", percent(quality.n_answered / quality.n), f"{quality.n_answered:,} rows with a label{abstained}"
+    )
     right = "all labels of a row right" if quality.several else "labels that are right"
-    table.add_row("accuracy", _percent(quality.accuracy.value), f"{_interval(quality.accuracy)}; {right}")
+    table.add_row("accuracy", percent(quality.accuracy.value), f"{interval(quality.accuracy)}; {right}")
     if quality.accuracy_answered is not None and n_abstained:
         answered = quality.accuracy_answered
-        table.add_row("  of answered", _percent(answered.value), _interval(answered))
+        table.add_row("  of answered", percent(answered.value), interval(answered))
     macro = quality.macro_f1
-    table.add_row("macro-F1", _percent(macro.value), f"{_interval(macro)}; every label counts the same")
-    table.add_row("weighted F1", _percent(quality.weighted_f1), "labels count by their rows")
+    table.add_row("macro-F1", percent(macro.value), f"{interval(macro)}; every label counts the same")
+    table.add_row("weighted F1", percent(quality.weighted_f1), "labels count by their rows")
     if quality.micro_f1 is not None and quality.hamming_loss is not None:
-        table.add_row("micro-F1", _percent(quality.micro_f1), "every label of a row counts the same")
-        table.add_row("Hamming loss", _percent(quality.hamming_loss), "of all yes/no decisions are wrong")
+        table.add_row("micro-F1", percent(quality.micro_f1), "every label of a row counts the same")
+        table.add_row("Hamming loss", percent(quality.hamming_loss), "of all yes/no decisions are wrong")
     if quality.majority_accuracy is not None:
-        table.add_row("baseline", _percent(quality.majority_accuracy), f"always {_shown(quality.majority_label)}")
+        table.add_row("baseline", percent(quality.majority_accuracy), f"always {shown(quality.majority_label)}")
     if quality.scores is not None and quality.scores.n:
         error = quality.scores.expected_calibration_error
-        table.add_row("calibration", _percent(error), "expected calibration error: how far scores are from accuracy")
+        table.add_row("calibration", percent(error), "expected calibration error: how far scores are from accuracy")
     for status, n_rows in quality.statuses.items():
-        table.add_row("status", f"{n_rows:,}", _shown(status))
+        table.add_row("status", f"{n_rows:,}", shown(status))
     return table
 
 
@@ -76,10 +82,10 @@ def _labels(quality: Quality) -> Table:
     table = _table("label", "precision", "recall", "F1", "rows", "predicted")
     for label in quality.labels:
         table.add_row(
-            _shown(label.label),
-            _percent(label.precision) if label.predicted else "-",
-            _percent(label.recall) if label.support else "-",
-            _percent(label.f1),
+            shown(label.label),
+            percent(label.precision) if label.predicted else "-",
+            percent(label.recall) if label.support else "-",
+            percent(label.f1),
             f"{label.support:,}",
             f"{label.predicted:,}",
         )
@@ -95,7 +101,7 @@ def _confusions(quality: Quality) -> Iterator[RenderableType]:
         yield Text()
         table = _table("rows", "truth", "predicted", numbers=(0,))
         for truth, predicted, n_rows in wrong[:MAX_CONFUSIONS]:
-            table.add_row(f"{n_rows:,}", _shown(truth), _shown(predicted))
+            table.add_row(f"{n_rows:,}", shown(truth), shown(predicted))
         yield table
         if len(wrong) > MAX_CONFUSIONS:
             n_rows = sum(pair[2] for pair in wrong[MAX_CONFUSIONS:])
@@ -107,11 +113,11 @@ def _matrix(quality: Quality) -> Table:
     columns: list[str | None] = [label.label for label in quality.labels]
     if quality.n_answered < quality.n:
         columns.append(None)
-    table = _table("truth \\ predicted", *map(_shown, columns))
+    table = _table("truth \\ predicted", *map(shown, columns))
     for label in quality.labels:
         if label.support:
             own = [counts.get((label.label, column), 0) for column in columns]
-            table.add_row(_shown(label.label), *(f"{n_rows:,}" if n_rows else "." for n_rows in own))
+            table.add_row(shown(label.label), *(f"{n_rows:,}" if n_rows else "." for n_rows in own))
     return table
 
 
@@ -119,7 +125,7 @@ def _levels(quality: Quality) -> Table:
     assert quality.scores is not None
     table = _table("--min-score", "rows kept", "accuracy")
     for point in quality.scores.levels:
-        table.add_row(f"{point.threshold:.4f}", _percent(point.coverage), _percent(point.accuracy))
+        table.add_row(f"{point.threshold:.4f}", percent(point.coverage), percent(point.accuracy))
     return table
 
 
@@ -129,19 +135,24 @@ def _table(*headings: str, numbers: Sequence[int] | None = None) -> Table:
     is_measures = not any(headings)
     for place, heading in enumerate(headings):
         right = place == 1 if is_measures else place in numbers if numbers is not None else place > 0
-        table.add_column(heading, justify="right" if right else "left", style="dim" if is_measures and place == 2 else "")
+        table.add_column(
+            heading, justify="right" if right else "left", style="dim" if is_measures and place == 2 else ""
+        )
     return table
 
 
-def _interval(estimate: Estimate) -> str:
-    return f"95 %: {_percent(estimate.low)} to {_percent(estimate.high)}"
+def interval(estimate: Estimate) -> str:
+    """The interval of a measure, for people."""
+    return f"95 %: {percent(estimate.low)} to {percent(estimate.high)}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share, for people."""
     return f"{100 * share:.1f} %"
 
 
-def _shown(label: str | None) -> str:
+def shown(label: str | None) -> str:
+    """The name of a label, quoted where one would misread it."""
     if label is None:
         return NO_LABEL
     return label if label.isprintable() and label.strip() == label and label else repr(label)

@@ -124,9 +124,7 @@ class ParquetSource:
     def _leaf(self, leaf: int) -> pq.ColumnSchema:
         return self._file.schema.column(leaf)
 
-    def _group_batches(
-        self, group: int, pace: "ReadPace", columns: Sequence[str] | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _group_batches(self, group: int, pace: "ReadPace", columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         stored = self._file.metadata.row_group(group)
         pace.enter(stored.total_byte_size / max(1, stored.num_rows))
         n_rows = 0
