@@ -1,7 +1,7 @@
 """The command line that compares labels with the truth: ``python -m pipeline.evaluate LABELLED --truth COLUMN``.
 
-The report goes to stdout; with ``--json -`` that is JSON, and there is no other report. Messages go to stderr, and hold no
-text of a row. Nothing heavy is imported before the flags are known to be right.
+The report goes to stdout; with ``--json -`` that is JSON, and there is no other report. Messages go to stderr, and hold
+no text of a row. Nothing heavy is imported before the flags are known to be right.
 """
 
 import json

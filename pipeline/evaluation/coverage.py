@@ -75,4 +75,4 @@ def _steps(
     order = np.argsort(-score, kind="stable")
     ordered = score[order]
     ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(ordered) else np.zeros(0, np.intp)
-    return ordered[ends], ends + 1, np.cumsum(correct[order])[ends]
+    return ordered[ends], ends + 1, np.cumsum(correct[order], dtype=np.intp)[ends]

@@ -97,15 +97,8 @@ def macro_f1(truth: Sequence[Hashable], predicted: Sequence[Hashable], labels: S
         predicted: (n,) labels, or None.
         labels: that the mean is over; those of the truth, as a rule.
     """
-    return float(
-        f1_score(
-            codes_of(truth, labels),
-            codes_of(predicted, labels),
-            labels=np.arange(len(labels)),
-            average="macro",
-            zero_division=0,
-        )  # fmt: skip
-    )
+    true, given = codes_of(truth, labels), codes_of(predicted, labels)
+    return float(f1_score(true, given, labels=np.arange(len(labels)), average="macro", zero_division=0))
 
 
 def macro_f1_interval(

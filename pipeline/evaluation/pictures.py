@@ -5,7 +5,8 @@ Drawn without pyplot, so that nothing outlives a call. Names of labels are plain
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
 from pipeline.evaluation.metrics import accuracy_interval
 from pipeline.evaluation.quality import Quality, ScoreQuality
@@ -22,8 +24,9 @@ MAX_NAME = 50  # characters
 MAX_LARGE_LABELS = 20  # with more, cells are small, and names stand on all sides
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"  # told apart with any colour vision (Okabe and Ito 2008)
 NO_LABEL = "(none)"
+Floats = NDArray[np.float64]
 # Text stays text, in the reader's own font; ids are the same in every run.
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "parquet-classify", "font.family": "sans-serif", "font.size": 9}
+STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "parquet-classify", "font.family": "sans-serif", "font.size": 9}
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
@@ -56,13 +59,13 @@ def coverage_diagram(quality: Quality) -> str:
     return _drawn(lambda figure: _draw_coverage(figure, quality), (5.2, 5.2))
 
 
-def _drawn(draw: "Drawing", inches: tuple[float, float]) -> str:
+def _drawn(draw: Callable[[Figure], None], inches: tuple[float, float]) -> str:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's font is another one
         figure = Figure(figsize=inches, layout="constrained", facecolor="white")
         draw(figure)
         svg = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
+        FigureCanvasSVG(figure).print_figure(svg, format="svg", facecolor="white", metadata=NO_METADATA)
     return svg.getvalue()
 
 
@@ -73,7 +76,7 @@ def _map_inches(down: Sequence[str], across: Sequence[str | None]) -> tuple[floa
 
 
 def _draw_map(
-    figure: Figure, counts: np.ndarray, shares: np.ndarray, down: Sequence[str], across: Sequence[str | None]
+    figure: Figure, counts: Floats, shares: Floats, down: Sequence[str], across: Sequence[str | None]
 ) -> None:
     is_large = len(across) > MAX_LARGE_LABELS
     size = 7 if is_large else 9
@@ -128,7 +131,8 @@ def _draw_coverage(figure: Figure, quality: Quality) -> None:
     curve = quality.scores.curve
     coverage = [point.coverage for point in curve]
     bounds = [accuracy_interval(round(point.accuracy * point.n), point.n) for point in curve]
-    axes.fill_between(coverage, *zip(*bounds, strict=True), color=BLUE, alpha=0.15, linewidth=0)
+    low, high = zip(*bounds, strict=True)
+    axes.fill_between(coverage, low, high, color=BLUE, alpha=0.15, linewidth=0)
     axes.plot(coverage, [point.accuracy for point in curve], color=BLUE)
     for point in quality.scores.levels:
         axes.plot(point.coverage, point.accuracy, "o", color=ORANGE, markersize=5)

@@ -9,9 +9,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score, hamming_loss, precision_recall_fscore_support
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-from pipeline.evaluation.confusion import Cells, cells_of_matrix, cells_of_sets, confusion_matrix, macro_f1_bounds
+from pipeline.evaluation.confusion import (
+    Cells,
+    Counts,
+    cells_of_matrix,
+    cells_of_sets,
+    confusion_matrix,
+    macro_f1_bounds,
+)
 from pipeline.evaluation.coverage import CoveragePoint, coverage_curve, points_at
 from pipeline.evaluation.metrics import ScoreBin, accuracy_interval, expected_calibration_error, score_bins
 from pipeline.evaluation.rows import LabelledRows
@@ -120,6 +127,8 @@ class Quality:
 def measure(rows: LabelledRows) -> Quality:
     """Compare the predictions of rows with their truth; at least one row has a truth."""
     n_labels = len(rows.labels)
+    truth: NDArray[Any]
+    predicted: NDArray[Any]
     if rows.several:
         truth, predicted = rows.truth.sets(n_labels), rows.predicted.sets(n_labels)
         right = (truth == predicted).all(axis=1) & rows.predicted.given
@@ -143,11 +152,7 @@ def measure(rows: LabelledRows) -> Quality:
         macro_f1=_macro_f1(truth, predicted, cells, occurring),
         weighted_f1=_f1(truth, predicted, occurring, "weighted"),
         micro_f1=_f1(truth, predicted, np.arange(n_labels), "micro") if rows.several else None,
-        hamming_loss=float(hamming_loss(truth, predicted))
-        if rows.several and n_labels
-        else 0.0
-        if rows.several
-        else None,
+        hamming_loss=float((truth != predicted).sum() / max(1, truth.size)) if rows.several else None,
         majority_label=None if rows.several else rows.labels[int(support.argmax())],
         majority_accuracy=None if rows.several else float(support.max() / n),
         labels=_per_label(rows.labels, truth, predicted, support, n_predicted),
@@ -177,8 +182,8 @@ def _per_label(
     names: tuple[str, ...],
     truth: NDArray[Any],
     predicted: NDArray[Any],
-    support: NDArray[Any],
-    n_predicted: NDArray[Any],
+    support: Counts,
+    n_predicted: Counts,
 ) -> tuple[LabelQuality, ...]:
     if not names:
         return ()
@@ -209,7 +214,7 @@ def _scores(right: NDArray[np.bool_], score: NDArray[np.float64], answered: NDAr
     )
 
 
-def _notes(names: tuple[str, ...], support: NDArray[Any], n_predicted: NDArray[Any], n_answered: int) -> list[str]:
+def _notes(names: tuple[str, ...], support: Counts, n_predicted: Counts, n_answered: int) -> list[str]:
     """What looks like a mistake in the columns rather than in the labels."""
     if not n_answered:
         return ["no row has a predicted label"]

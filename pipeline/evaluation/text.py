@@ -25,9 +25,8 @@ def text_report(quality: Quality, *, columns: int | None, styled: bool) -> str:
         styled: whether bold and dim text is wanted.
     """
     lines = io.StringIO()
-    width = columns or max(
-        PLAIN_COLUMNS, 60 + max((cell_len(shown(label.label)) for label in quality.labels), default=0)
-    )
+    longest = max((cell_len(shown(label.label)) for label in quality.labels), default=0)
+    width = columns or max(PLAIN_COLUMNS, 60 + MAX_MATRIX_LABELS * longest)
     console = Console(file=lines, force_terminal=styled, width=width, highlight=False, emoji=False, markup=False)
     for part in _parts(quality):
         console.print(part)
