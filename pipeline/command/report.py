@@ -75,6 +75,7 @@ class Report:
             "rows": stats.rows,
             "label_rows": labels,
             "null_label_rows": stats.labels[None],
+            "empty_label_rows": stats.unlabelled,
             "status_rows": dict(stats.statuses),
             "texts": stats.texts,
             "known_texts": stats.known_texts,
@@ -118,7 +119,8 @@ def run_facts(stage: "Stage", model: "Model") -> dict[str, Any]:
         "task": stage.task.name,
         "labels": list(stage.task.label_names),
         "text_columns": list(stage.task.columns),
-        "scoring": "sequence" if stage.tree.normalize else "first-token",
+        "mode": stage.task.mode,
+        "scoring": stage.scorer.name,
         "calibration": stage.task.calibration,
         "fingerprint": stage.fingerprint,
     }
