@@ -20,7 +20,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from pipeline.buckets import length_window
-from pipeline.chat import Chat, continuation_ids, control_token_ids, plain_tokenizer, render_chat
+from pipeline.chat import Chat, answer_ids, continuation_ids, control_token_ids, plain_tokenizer, render_chat
 from pipeline.errors import UsageError
 from pipeline.task import Task
 from pipeline.text import cut_middle_chars
@@ -85,6 +85,13 @@ class PromptEncoder:
     def continuations(self, labels: Sequence[str], answer: str) -> list[tuple[int, ...]]:
         """Per label the tokens of its answer behind the task's ``answer``, end of turn included."""
         return [continuation_ids(label, self.chat, answer, self.plain) for label in labels]
+
+    def yes_no(self, task: Task) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Per label the tokens of its question with yes, and with no, behind the task's ``answer``; no end of turn."""
+        return [
+            (answer_ids(yes, task.answer, self.plain), answer_ids(no, task.answer, self.plain))
+            for yes, no in task.yes_no()
+        ]
 
     def limited(self, max_tokens: int, *, context: str | None = None) -> "PromptEncoder":
         """The same with another limit.

@@ -731,7 +731,7 @@ def test_a_fault_is_one_line_without_words_of_a_row(
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.stage.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.passes.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70
