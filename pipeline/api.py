@@ -10,16 +10,18 @@ used again and again, for inputs of different schemas too, by one thread at a ti
 pay for it on every call.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.build import build_stage, with_store
+from pipeline.build import build_stage, with_batch_prior, with_store
 from pipeline.engine.model import Model
 from pipeline.errors import InputError
+from pipeline.first_texts import FirstTexts
 from pipeline.label_store import LabelStore
 from pipeline.parquet.buffers import buffers
 from pipeline.schema import bind_schema
@@ -111,8 +113,22 @@ def _open(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(data)
 
 
+def _calibrated(stage: Stage, source: Iterator[pa.Table]) -> tuple[Stage, Iterator[pa.Table]]:
+    """The stage with the prior of a stream's first texts, and the stream with what was read for that."""
+    first, read = FirstTexts(), []
+    for table in source:
+        read.append(table)
+        first.add([table], stage.task)
+        if first.is_full:
+            break
+    return with_batch_prior(stage, first.texts), chain(read, source)
+
+
 def _label(stage: Stage, reader: pa.RecordBatchReader, stats: RunStats | None) -> Generator[pa.RecordBatch, None, None]:
-    tables = stage.run(buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES), stats or RunStats())
+    source: Iterator[pa.Table] = buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES)
+    if stage.task.calibration == "batch":
+        stage, source = _calibrated(stage, source)
+    tables = stage.run(source, stats or RunStats())
     with closing(tables):
         for table in tables:
             yield from table.to_batches()

@@ -70,14 +70,14 @@ class Stage:
     store: StoredScores | None = None
 
     def run(
-        self, buffers: Iterable[pa.Table], stats: RunStats, *, observe: Observe | None = None
+        self, buffers: Iterable[pa.Table], stats: RunStats, *, observers: Sequence[Observe] = ()
     ) -> Generator[pa.Table, None, None]:
         """Label a stream of buffers.
 
         Args:
             buffers: consecutive rows with the task's columns.
             stats: counts are added to it as the stream flows.
-            observe: is shown every buffer when its texts are scored.
+            observers: are shown every buffer when its texts are scored.
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
@@ -95,7 +95,7 @@ class Stage:
             for prepared in prepared_buffers:
                 with stats.phase("model"):
                     self._score(prepared, stats)
-                if observe is not None:
+                for observe in observers:
                     observe(prepared)
                 yield self._label(prepared, stats)
 

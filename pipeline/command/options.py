@@ -345,7 +345,11 @@ class Options:
             )
         if self.cache is not None and self.no_cache:
             raise UsageError(f"--cache {str(self.cache)!r} and --no-cache exclude each other", "leave one of them out")
-        places = {"INPUT": self.input, "OUTPUT": self.output, "the file of --task": self.task}
+        places: dict[str, str | Path | None] = {
+            "INPUT": self.input,
+            "OUTPUT": self.output,
+            "the file of --task": self.task,
+        }
         for flag_name, path in (("--metrics", self.metrics), ("--cache", self.cache)):
             for name, place in places.items():
                 if path is not None and place is not None and os.path.realpath(path) == os.path.realpath(place):

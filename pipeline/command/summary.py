@@ -20,6 +20,7 @@ STATUS_MEANINGS = {
 }
 PHASE_MEANINGS = {
     "load": "loading and checking the model",
+    "calibrate": "calibrating on the first texts",
     "model": "model",
     "write": "writing",
     "verify": "checking against one text at a time",
