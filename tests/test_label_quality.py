@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from pipeline.bench.label_quality import main
-from pipeline.bench.quality_data import SUBSETS, Subset, load_subset
+from pipeline.bench.quality_data import SUBSETS, load_subset
 from pipeline.bench.quality_steps import prompts
 from pipeline.errors import InputError, InputMissingError
 from pipeline.task_file import load_task

@@ -137,9 +137,7 @@ def head_steps(subset: Subset, model: Model, say: Say, *, all_rows: bool) -> Ite
     for n_rows in (*SHOTS, *((len(train),) if all_rows else ())):
         used = place < n_rows
         say(f"{subset.name}: head on {used.sum()} rows")
-        head, _ = fit_head(
-            states[used], truth[used], names, multi=False, fitted_for=stage.prompt_fingerprint
-        )
+        head, _ = fit_head(states[used], truth[used], names, multi=False, fitted_for=stage.prompt_fingerprint)
         chosen = HeadScorer(head, tuple(range(len(names)))).scores(tested).argmax(axis=1)
         least = int(truth[used].sum(axis=0).min())
         few = f"{n_rows} rows a label" if least == n_rows else f"{n_rows} rows a label where there are"
