@@ -1,8 +1,9 @@
 """Measure every path over the same long-tailed tickets, in one process: ``python -m pipeline.bench``.
 
 First the machine's matrix-multiply ceiling at the model's own layer shapes, then six ways to label the same rows. What
-is compared is one pass per row (first-token scores), model load and tokenizing outside the clock. Then what 3, 10 and 77
-labels of several words cost on short tickets. Results go to stdout, progress to stderr; the last line of stdout is JSON.
+is compared is one pass per row (first-token scores), model load and tokenizing outside the clock. Then what 3, 10 and
+77 labels of several words cost on short tickets. Results go to stdout, progress to stderr; the last line of stdout is
+JSON.
 """
 
 import argparse

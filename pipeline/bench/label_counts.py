@@ -1,7 +1,7 @@
 """What more labels cost: items/s and tokens fed per row for 3, 10 and 77 labels, by how labels are compared.
 
-Short tickets, packed engine, shared prefix: the rows' own tokens are few, so those of the labels weigh most. A head reads
-the same pass without label tokens.
+Short tickets, packed engine, shared prefix: the rows' own tokens are few, so those of the labels weigh most. A head
+reads the same pass without label tokens.
 """
 
 import time

@@ -1,7 +1,8 @@
 """Measure what makes labels trustworthy, step by step: ``python -m pipeline.bench.label_quality DATA_FOLDER``.
 
-For each subset of two public data sets, a table of accuracy and macro-F1 with 95 % intervals: from the prompt that anyone
-would write first to a head fitted on a few labelled rows. The tables are Markdown, on stdout; progress is on stderr.
+For each subset of two public data sets, a table of accuracy and macro-F1 with 95 % intervals: from the prompt that
+anyone would write first to a head fitted on a few labelled rows. The tables are Markdown, on stdout; progress is on
+stderr.
 """
 
 import argparse
@@ -93,8 +94,8 @@ def table(figures: dict[str, Any]) -> Iterator[str]:
     changes = figures["order_changes"]
     yield ""
     yield (
-        f"Labels in another order, {len(changes)} times: {sum(changes) / len(changes):.1%} of the default task's decisions "
-        f"change on average, {max(changes):.1%} at most."
+        f"Labels in another order, {len(changes)} times: {sum(changes) / len(changes):.1%} of the default task's "
+        f"decisions change on average, {max(changes):.1%} at most."
     )
 
 
