@@ -2,14 +2,16 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from pipeline.bench.label_quality import main
-from pipeline.bench.quality_data import SUBSETS, load_subset
-from pipeline.bench.quality_steps import prompts
+from pipeline.bench.quality_data import SUBSETS, Subset, load_subset
+from pipeline.bench.quality_steps import head_steps, prompt_steps, prompts
+from pipeline.engine.load import load_model
 from pipeline.errors import InputError, InputMissingError
 from pipeline.task_file import load_task
 
@@ -127,14 +129,24 @@ def test_it_prints_a_table_and_writes_the_same_figures(
     assert any("in another order, 5 times" in line for line in lines)
 
 
-def test_with_many_labels_a_head_is_fitted_on_all_rows_too_and_examples_are_left_out(
-    data_folder: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--rows", "6", "--subset", "banking77", "--model", str(tiny_model_folder)]
-    assert main([str(data_folder), *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith(f"| head, all rows ({77 * 6} in all) |") for line in lines)
-    assert not any("example" in line for line in lines)
+def test_a_head_on_all_rows_comes_last_if_it_is_wanted(data_folder: Path, tiny_model_folder: Path) -> None:
+    subset = load_subset(data_folder, "banking5", 5)
+    steps = [*head_steps(subset, load_model(str(tiny_model_folder)), print, all_rows=True)]
+    assert [step.name for step in steps] == [
+        "head, 4 rows a label (20 in all)",
+        "head, 10 rows a label where there are (30 in all)",
+        "head, 24 rows a label where there are (30 in all)",
+        "head, all rows (30 in all)",
+    ]
+    assert steps[-1].accuracy == steps[-2].accuracy
+
+
+def test_more_labels_than_examples_make_sense_for_get_none(data_folder: Path, tiny_model_folder: Path) -> None:
+    subset = load_subset(data_folder, "banking77", 1000)
+    task = replace(subset.task, labels=subset.task.labels[:21], answers=subset.task.answers[:21])
+    rows = (part.filter(pl.col("label").is_in(task.label_names)) for part in (subset.train, subset.test.head(60)))
+    steps = prompt_steps(Subset(subset.name, task, *rows), load_model(str(tiny_model_folder)), print)
+    assert not any("example" in step.name for step in steps)
 
 
 def test_a_folder_that_is_not_there_is_one_line_and_the_documented_code(

@@ -16,6 +16,7 @@ from pipeline.bench.quality_data import Subset
 from pipeline.build import build_stage, contextual_prior, hidden_states
 from pipeline.engine.model import Model
 from pipeline.evaluation.metrics import accuracy_interval, macro_f1, macro_f1_interval
+from pipeline.first_texts import N_TEXTS
 from pipeline.head import HeadScorer
 from pipeline.scoring import label_prior, probabilities
 from pipeline.settings import Settings
@@ -27,8 +28,6 @@ from pipeline.tuning.fit import fit_head
 SHOTS = (4, 10, 24)
 MAX_EXAMPLES = 20  # beyond that, turns with examples are a prefix of thousands of tokens
 N_ORDERS = 5
-# As a run with batch calibration does: the first texts of the input.
-N_PRIOR_TEXTS = 256
 
 Say = Callable[[str], None]
 
@@ -70,7 +69,7 @@ class Scored:
         if calibration == "contextual":
             prior = contextual_prior(self.stage)
         if calibration == "batch":
-            prior = label_prior(self.scores[:N_PRIOR_TEXTS], multi=False)
+            prior = label_prior(self.scores[:N_TEXTS], multi=False)
         return probabilities(self.scores, prior, multi=False).argmax(axis=1)
 
 
