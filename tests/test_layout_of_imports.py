@@ -98,6 +98,10 @@ ORDER = [
     "bench.workload",
     "bench.ceiling",
     "bench.paths",
+    "bench.label_counts",
+    "bench.quality_data",
+    "bench.quality_steps",
+    "bench.label_quality",
     "bench.__main__",
 ]
 # Who may import what is slow to import, or is one module's business.
