@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket, cut_buckets
+from pipeline.classes import class_scorer
 from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import choose_engine
@@ -17,6 +18,7 @@ from pipeline.fingerprint import label_fingerprint, prompt_fingerprint, score_fi
 from pipeline.head import FIT_AGAIN, head_scorer, load_head
 from pipeline.label_store import LabelStore
 from pipeline.passes import run_passes
+from pipeline.plain_prompt import build_classifier_encoder
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
 from pipeline.readout import HiddenStates
 from pipeline.scoring import CONTENT_FREE, Scorer, choose_scorer, label_prior, yes_no_scorer
@@ -50,7 +52,7 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
     """
     encoder = _encoder(task, model, settings)
     prompt_by = prompt_fingerprint(encoder, model.digest)
-    task, scorer = _scorer(task, encoder, prompt_by)
+    task, scorer = _scorer(task, model, encoder, prompt_by)
     # behind the longest prompt there must be room for the longest label
     n_label = max(scorer.readout.depths, default=0) if isinstance(scorer.readout, ContinuationTree) else 0
     encoder = _within_context(encoder, model, n_label)
@@ -135,15 +137,21 @@ def contextual_prior(stage: Stage) -> NDArray[np.float64]:
 
 
 def _encoder(task: Task, model: Model, settings: Settings) -> PromptEncoder:
-    encoder = build_encoder(task, model.tokenizer, max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS)
+    max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
+    if model.class_names is not None:
+        max_tokens = min(max_tokens, model.max_context)
+        return build_classifier_encoder(model.tokenizer, max_tokens=max_tokens, causal=model.is_causal)
+    encoder = build_encoder(task, model.tokenizer, max_tokens=max_tokens)
     if not encoder.exact:
         log.warning("model %r: its tokenizer needs whole prompts; tokenizing is slower", model.name)
     return encoder
 
 
-def _scorer(task: Task, encoder: PromptEncoder, prompt_by: str) -> tuple[Task, Scorer]:
-    """How labels are compared; a fitted head is not calibrated again."""
+def _scorer(task: Task, model: Model, encoder: PromptEncoder, prompt_by: str) -> tuple[Task, Scorer]:
+    """How labels are compared, and the task as far as that decides it: what was fitted is not calibrated again."""
     names = task.label_names
+    if model.class_names is not None:
+        return class_scorer(task, model.class_names, model.multi_label)
     if task.head is not None:
         head = load_head(task.head)
         if head.fitted_for != prompt_by:

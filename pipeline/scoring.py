@@ -89,10 +89,7 @@ class ClassScorer:
 
 
 def choose_scorer(scoring: str, labels: Sequence[str], continuations: Sequence[Sequence[int]]) -> TreeScorer:
-    """How labels are compared in a scoring mode.
-
-    ``auto`` compares first tokens only when every label is one token and no two are the same: a first token alone may
-    stand for a quite different word. Continuations end with the end-of-turn token, so one token means a length of two.
+    """How labels are compared in a scoring mode; ``auto`` is constrained (docs/label-quality.md has the figures).
 
     Raises:
         UsageError: the labels cannot be told apart this way.
@@ -101,13 +98,11 @@ def choose_scorer(scoring: str, labels: Sequence[str], continuations: Sequence[S
     for label, continuation in zip(labels, continuations, strict=True):
         if (other := names.setdefault(tuple(continuation), label)) != label:
             raise UsageError(f"labels {other!r} and {label!r} are the same tokens to this model", "rename one of them")
-    if scoring == "auto":
-        first_tokens = {continuation[0] for continuation in continuations}
-        one_token = all(len(continuation) == 2 for continuation in continuations) and len(first_tokens) == len(labels)
-        scoring = "first-token" if one_token else "sequence"
     if scoring == "first-token":
         return TreeScorer(first_token_tree(labels, continuations), scoring)
-    return TreeScorer(build_tree(continuations, "siblings" if scoring == "constrained" else "vocabulary"), scoring)
+    if scoring == "sequence":
+        return TreeScorer(build_tree(continuations, "vocabulary"), scoring)
+    return TreeScorer(build_tree(continuations, "siblings"), "constrained")
 
 
 def yes_no_scorer(labels: Sequence[str], answers: Sequence[tuple[Sequence[int], Sequence[int]]]) -> TreeScorer:
