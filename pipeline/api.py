@@ -30,6 +30,9 @@ from pipeline.stage import MAX_BUFFER_BYTES, Stage
 from pipeline.stats import RunStats
 from pipeline.task import Task
 
+# A stream cannot be read twice: what batch calibration reads of it is held until it is labelled.
+MAX_HELD_BYTES = 256 << 20
+
 
 class Labeller:
     """A task bound to a model, ready to label any number of inputs.
@@ -57,7 +60,7 @@ class Labeller:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides a label."""
+        """Hash of all that decides a label, but for the texts that batch calibration measures."""
         return self._stage.fingerprint
 
     def label_stream(self, data: Any, *, stats: RunStats | None = None) -> pa.RecordBatchReader:
@@ -84,7 +87,10 @@ class Labeller:
         return pa.RecordBatchReader.from_batches(schema, _label(replace(self._stage, task=task), reader, stats))
 
     def label_table(self, data: Any, *, stats: RunStats | None = None) -> pa.Table:
-        """Label what fits in memory: ``label_stream``, read to its end."""
+        """Label what fits in memory: ``label_stream``, read to its end.
+
+        With batch calibration each table is measured on its own first texts; of small ones, use ``contextual``.
+        """
         return self.label_stream(data, stats=stats).read_all()
 
 
@@ -113,22 +119,24 @@ def _open(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(data)
 
 
-def _calibrated(stage: Stage, source: Iterator[pa.Table]) -> tuple[Stage, Iterator[pa.Table]]:
+def _calibrated(stage: Stage, source: Iterator[pa.Table], stats: RunStats) -> tuple[Stage, Iterator[pa.Table]]:
     """The stage with the prior of a stream's first texts, and the stream with what was read for that."""
-    first, read = FirstTexts(), []
+    first, read, n_bytes = FirstTexts(), [], 0
     for table in source:
         read.append(table)
+        n_bytes += table.nbytes
         first.add([table], stage.task)
-        if first.is_full:
+        if first.is_full or n_bytes > MAX_HELD_BYTES:
             break
-    return with_batch_prior(stage, first.texts), chain(read, source)
+    return with_batch_prior(stage, first.texts, stats), chain(read, source)
 
 
 def _label(stage: Stage, reader: pa.RecordBatchReader, stats: RunStats | None) -> Generator[pa.RecordBatch, None, None]:
+    stats = RunStats() if stats is None else stats
     source: Iterator[pa.Table] = buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES)
     if stage.task.calibration == "batch":
-        stage, source = _calibrated(stage, source)
-    tables = stage.run(source, stats or RunStats())
+        stage, source = _calibrated(stage, source, stats)
+    tables = stage.run(source, stats)
     with closing(tables):
         for table in tables:
             yield from table.to_batches()

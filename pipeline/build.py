@@ -108,18 +108,19 @@ def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
     return replace(stage, store=scores)
 
 
-def with_batch_prior(stage: Stage, texts: Sequence[str]) -> Stage:
+def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Stage:
     """The same stage with the prior of batch calibration, which is the same whenever these texts are.
 
     Args:
         stage: of a task with batch calibration; if it has a store, the texts' scores are kept there.
         texts: distinct and not blank: the first ones of the input.
+        stats: counts of what the model did are added to it.
 
     Raises:
         CacheError: a shared store is damaged.
         StorageError: the store cannot be read or written.
     """
-    scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), RunStats())
+    scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), stats)
     return replace(
         stage,
         prior=label_prior(scores.astype(np.float64), multi=stage.task.multi),

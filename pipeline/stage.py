@@ -112,11 +112,17 @@ class Stage:
         return scores
 
     def score_kept(self, texts: pl.Series, stats: RunStats) -> NDArray[np.float32]:
-        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept."""
+        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept.
+
+        Args:
+            texts: not blank.
+            stats: counts of what the model did are added to it.
+        """
         task = replace(self.task, text=(texts.name,), template=None)
         found = find_texts(texts.to_frame().to_arrow(), 0, task, self.store)
         prepared = prepare(found, len(self.task.labels), self.encoder, "truncate", self.store)
-        self._score(prepared, stats)
+        self._score(prepared, counts := RunStats())
+        stats.add_passes(counts)
         return prepared.scores
 
     def encode_row(self, table: pa.Table, row: int) -> pl.DataFrame:

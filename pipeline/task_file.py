@@ -132,15 +132,15 @@ def _fields(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if "head" in fields:
         fields["head"] = Path(os.path.abspath(folder / fields["head"])) if fields["head"] else None
     if "labels" in table:
-        labels = _table(table, "labels", 'billing = "payments, invoices"', may_be=())
+        labels = _table(table, "labels", "description", 'billing = "payments, invoices"', may_be=())
         fields["labels"] = tuple((name, _string(value, f"labels.{name}")) for name, value in labels.items())
         fields |= {"answers": (), "thresholds": (), "examples": ()}
     names = table.get("labels", ())
     if "answers" in table:
-        answers = _table(table, "answers", 'billing = "money"', may_be=names)
+        answers = _table(table, "answers", "answer", 'billing = "money"', may_be=names)
         fields["answers"] = tuple((name, _string(value, f"answers.{name}")) for name, value in answers.items())
     if "thresholds" in table:
-        thresholds = _table(table, "thresholds", "billing = 0.7", may_be=names)
+        thresholds = _table(table, "thresholds", "threshold", "billing = 0.7", may_be=names)
         fields["thresholds"] = tuple((name, _number(value, f"thresholds.{name}")) for name, value in thresholds.items())
     if "examples" in table:
         fields["examples"] = _examples(table)
@@ -155,12 +155,12 @@ def _text_fields(value: object) -> dict[str, Any]:
     raise UsageError(f"text: {short_repr(value)} is neither an array of column names nor a template string")
 
 
-def _table(table: Mapping[str, Any], key: str, line: str, *, may_be: Collection[str]) -> dict[str, Any]:
-    """A table with one entry per label; ``may_be`` are names that are labels for certain."""
+def _table(table: Mapping[str, Any], key: str, of: str, line: str, *, may_be: Collection[str]) -> dict[str, Any]:
+    """A table with one entry per label, such as ``line``; ``may_be`` are names that are labels for certain."""
     value = table[key]
     if not isinstance(value, dict):
         hint = f"write a line [{key}], and below it one line per label: {line}"
-        raise UsageError(f"{key}: {short_repr(value)} is not a table of label = {line.partition(' = ')[2]}", hint)
+        raise UsageError(f"{key}: {short_repr(value)} is not a table of label = {of}", hint)
     for name, entry in value.items():
         if name not in may_be:
             _check_place(name, entry, key, table)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -116,7 +116,17 @@ def batches_of(n_rows: int, frame: pl.DataFrame, order: NDArray[np.int64]) -> It
         yield Bucket(rows, np.concatenate(own), np.array([len(ids) for ids in own]), n_shared)
 
 
-def run_in_turns(paths: Sequence[Path], say: Callable[[str], None]) -> None:
+class Timed(Protocol):
+    """What takes turns."""
+
+    engine: Engine
+    buckets: Sequence[Bucket]
+
+    def run_turn(self, turn: int) -> None:
+        """Do a tenth of the passes against the clock."""
+
+
+def run_in_turns(paths: Sequence[Timed], say: Callable[[str], None]) -> None:
     """Give each path a tenth of its passes in turn, so that a slow minute of the machine hits them all alike."""
     for path in paths:
         path.engine.score(path.buckets[-1])  # warm-up

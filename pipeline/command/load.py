@@ -63,8 +63,9 @@ def load_stage(
         from pipeline.build import with_batch_prior
 
         texts = _first_texts(inputs, options, settings, signals)
-        with show_step(progress, f"calibrating on {len(texts)} texts"), report.stats.phase("calibrate"):
-            stage = with_batch_prior(stage, texts)
+        stats = report.stats
+        with show_step(progress, f"calibrating on {len(texts)} texts"), stats.phase("run"), stats.phase("model"):
+            stage = with_batch_prior(stage, texts, stats)
     report.facts = facts = run_facts(stage, model)
     log.info("model %(model)s on %(device)s in %(dtype)s, %(engine)s engine", facts, extra={"fields": facts})
     signals.check()

@@ -150,7 +150,8 @@ class Run:
         """The files that are left to do, now that it is known what decides their labels."""
         left = []
         for file in files:
-            if file.recipe == recipe_of(replace(stage, task=file.task), self.options.limit):
+            task = replace(stage.task, text=file.task.text, template=file.task.template)
+            if file.recipe == recipe_of(replace(stage, task=task), self.options.limit):
                 manifest.finish(file.name, file.output_state)
                 self._count("skipped")
                 continue

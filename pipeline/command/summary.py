@@ -20,7 +20,6 @@ STATUS_MEANINGS = {
 }
 PHASE_MEANINGS = {
     "load": "loading and checking the model",
-    "calibrate": "calibrating on the first texts",
     "model": "model",
     "write": "writing",
     "verify": "checking against one text at a time",
@@ -76,7 +75,7 @@ def _files(report: Report) -> Iterator[tuple[str, str]]:
 def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield f"{report.stats.texts:,}", "scored, each once"
     if report.stats.known_texts:
-        yield f"{report.stats.known_texts:,}", "known: repeats, or scored in an earlier run"
+        yield f"{report.stats.known_texts:,}", "known: repeats, or scored before"
 
 
 def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ most a few hundred rows); ``buffers.buffers`` makes larger ones. The reader must
 per column at a time, as large as the file's writer made them. Knows nothing of labels, and folders are another stage's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -83,8 +83,12 @@ class ParquetSource:
         self.schema: pa.Schema = self.layout.schema
         self.num_rows: int = self.metadata.num_rows if limit is None else min(limit, self.metadata.num_rows)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows in order; each call starts anew.
+
+        Args:
+            columns: names of those to read, as pyarrow selects them (``text_columns`` says what is special about
+                that); None for all, in the order of the schema.
 
         Raises:
             InputError: a page is damaged.
@@ -96,7 +100,7 @@ class ParquetSource:
         for group in range(self.metadata.num_row_groups):
             if not n_rows_left:
                 return
-            for read_batch in self._group_batches(group, pace):
+            for read_batch in self._group_batches(group, pace, columns):
                 batch = share_dictionaries(read_batch.slice(0, n_rows_left), earlier=batch)
                 n_rows_left -= batch.num_rows
                 yield batch
@@ -120,11 +124,12 @@ class ParquetSource:
     def _leaf(self, leaf: int) -> pq.ColumnSchema:
         return self._file.schema.column(leaf)
 
-    def _group_batches(self, group: int, pace: "ReadPace") -> Iterator[pa.RecordBatch]:
+    def _group_batches(self, group: int, pace: "ReadPace", columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         stored = self._file.metadata.row_group(group)
         pace.enter(stored.total_byte_size / max(1, stored.num_rows))
         n_rows = 0
-        for batch in self._guarded(self._file.iter_batches(batch_size=pace.n_rows, row_groups=[group]), group):
+        read_batches = self._file.iter_batches(batch_size=pace.n_rows, row_groups=[group], columns=columns)
+        for batch in self._guarded(read_batches, group):
             n_rows += batch.num_rows
             pace.see(batch)
             self._file.reader.set_batch_size(pace.n_rows)  # holds for the next batch of the running iterator

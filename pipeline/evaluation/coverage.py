@@ -1,0 +1,78 @@
+"""What leaving out the rows with low scores does to accuracy: the curve, and the ``--min-score`` for points on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEVELS = (1.0, 0.9, 0.8, 0.7, 0.5)
+MAX_CURVE_POINTS = 200
+THRESHOLD_STEPS = 10_000  # thresholds have four digits
+
+
+@dataclass(frozen=True, slots=True)
+class CoveragePoint:
+    """What a threshold of the score gives.
+
+    Attributes:
+        threshold: rows with at least this score keep their label.
+        n: such rows.
+        coverage: their share of all rows with a truth.
+        accuracy: share of them that are right.
+    """
+
+    threshold: float
+    n: int
+    coverage: float
+    accuracy: float
+
+
+def coverage_curve(correct: NDArray[np.bool_], score: NDArray[np.float64], n_rows: int) -> list[CoveragePoint]:
+    """Points from few rows with high scores to all rows with a score; rows that tie come and go together.
+
+    Args:
+        correct: (n,) whether a label is right.
+        score: (n,) its score.
+        n_rows: rows that coverage is a share of; at least n.
+    """
+    thresholds, n_kept, n_right = _steps(correct, score)
+    picked = np.unique(np.linspace(0, len(thresholds) - 1, min(MAX_CURVE_POINTS, len(thresholds))).astype(int))
+    return [
+        CoveragePoint(float(thresholds[i]), int(n_kept[i]), float(n_kept[i] / n_rows), float(n_right[i] / n_kept[i]))
+        for i in picked
+    ]
+
+
+def points_at(
+    correct: NDArray[np.bool_], score: NDArray[np.float64], n_rows: int, levels: Sequence[float] = LEVELS
+) -> list[CoveragePoint]:
+    """The highest threshold of four digits for each share of rows that is to keep its label.
+
+    Levels that rows without a score put out of reach are left out; 100 % then stands for all that have one.
+    """
+    thresholds, n_kept, n_right = _steps(correct, score)
+    points = []
+    for level in levels:
+        enough = np.flatnonzero(n_kept >= min(level * n_rows, len(score)) - 1e-9)
+        if not len(enough) or (level < 1 and level * n_rows > len(score)):
+            continue
+        # rounded down, or the row that it comes from would be left out
+        threshold = float(np.floor(thresholds[enough[0]] * THRESHOLD_STEPS) / THRESHOLD_STEPS) if level < 1 else 0.0
+        last = int(np.searchsorted(-thresholds, -threshold, side="right")) - 1
+        points.append(
+            CoveragePoint(
+                threshold, int(n_kept[last]), float(n_kept[last] / n_rows), float(n_right[last] / n_kept[last])
+            )
+        )
+    return points
+
+
+def _steps(
+    correct: NDArray[np.bool_], score: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.intp]]:
+    """Distinct scores, highest first; for each the rows with at least that score, and how many of them are right."""
+    order = np.argsort(-score, kind="stable")
+    ordered = score[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(ordered) else np.zeros(0, np.intp)
+    return ordered[ends], ends + 1, np.cumsum(correct[order], dtype=np.intp)[ends]
