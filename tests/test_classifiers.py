@@ -4,12 +4,16 @@ import logging
 from functools import cache
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from pipeline.buckets import cut_buckets
+from pipeline.classes import class_scorer
 from pipeline.continuations import build_tree
 from pipeline.engine.load import load_model
 from pipeline.engine.packed import PackedEngine
@@ -17,8 +21,14 @@ from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import choose_engine
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import ModelError
+from pipeline.passes import run_passes
+from pipeline.plain_prompt import build_classifier_encoder
 from pipeline.readout import ClassLogits, HiddenStates
+from pipeline.scoring import probabilities
+from pipeline.stats import RunStats
+from pipeline.task_file import builtin_task
 from tests.engines import (
+    EXACT,
     N_SHARED,
     N_TOKENS,
     PREFIX,
@@ -30,7 +40,7 @@ from tests.engines import (
     pick,
     reference,
 )
-from tests.tiny import WINDOW
+from tests.tiny import SENTENCES, WINDOW
 from tests.tiny_classifiers import (
     CLASSES,
     CLASSIFIERS,
@@ -152,6 +162,25 @@ def test_a_folder_with_a_head_for_classes_loads_as_such(family, tmp_path):
     made = tiny_classifier(family, tokenizer=loaded.tokenizer)
     bucket = bucket_of([9, 4], 0)
     assert_same(SingleEngine(loaded, (), LOGITS).score(bucket), SingleEngine(made, (), LOGITS).score(bucket), family)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert", "roberta", "modernbert"])
+def test_a_text_has_the_probabilities_of_transformers_own_pipeline(family, tmp_path):
+    model = load_model(str(save_tiny_classifier(tmp_path / family, family)), device="cpu")
+    task, scorer = class_scorer(builtin_task(), model.class_names or (), model.multi_label)
+    encoder = build_classifier_encoder(model.tokenizer, max_tokens=200, causal=model.is_causal)
+    texts = [*SENTENCES, "x"]
+    frame = encoder.encode(pl.DataFrame({"text": texts}))
+    (probe, *_) = cut_buckets(frame[:3], max_batch_tokens=1 << 20)
+    engine = choose_engine("auto", model, encoder.prefix_ids, scorer.readout, probe)
+    pipe = transformers.pipeline("text-classification", model=model.lm, tokenizer=model.tokenizer, top_k=None)
+    for rows, raw in run_passes(engine, frame, RunStats(), max_batch_tokens=256, n_nodes=0):
+        ours = probabilities(scorer.scores(raw), np.zeros(len(CLASSES)), multi=False)
+        for row, own in zip(rows, ours, strict=True):
+            (answers,) = pipe([texts[row]])
+            by_name = {answer["label"]: answer["score"] for answer in answers}
+            expected = [by_name[label] for label in task.label_names]
+            assert np.abs(own - expected).max() < EXACT, f"{family}: {texts[row]!r}"
 
 
 def test_a_causal_language_model_has_no_classes(tiny_model_folder):
