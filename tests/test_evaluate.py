@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -217,7 +218,10 @@ class Page(html.parser.HTMLParser):
 
 def pictures(page: Page) -> list[str]:
     sources = [str(attributes["src"]) for tag, attributes in page.tags if tag == "img"]
-    return [base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")).decode() for source in sources]
+    drawn = [base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")).decode() for source in sources]
+    for svg in drawn:
+        ElementTree.fromstring(svg)  # a browser shows nothing of a picture that is not well-formed
+    return drawn
 
 
 def test_the_page_needs_nothing_else_and_holds_no_text_of_rows(labelled: Path, tmp_path: Path) -> None:
