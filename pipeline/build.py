@@ -1,19 +1,25 @@
 """Binding a task to a model: everything that decides a label, found out once, before the first row."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.buckets import cut_buckets
+from pipeline.buckets import Bucket, cut_buckets
+from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import choose_engine
-from pipeline.fingerprint import label_fingerprint, score_fingerprint
+from pipeline.errors import UsageError
+from pipeline.fingerprint import label_fingerprint, prompt_fingerprint, score_fingerprint
+from pipeline.head import FIT_AGAIN, head_scorer, load_head
 from pipeline.label_store import LabelStore
-from pipeline.prompt import PROBES, build_encoder
-from pipeline.scoring import CONTENT_FREE, choose_tree, contextual_prior
+from pipeline.passes import run_passes
+from pipeline.prompt import PROBES, PromptEncoder, build_encoder
+from pipeline.readout import HiddenStates
+from pipeline.scoring import CONTENT_FREE, Scorer, choose_scorer, label_prior, yes_no_scorer
 from pipeline.settings import DEFAULT_MAX_TOKENS, Settings
 from pipeline.stage import MAX_LISTED, Stage
 from pipeline.stats import RunStats
@@ -28,45 +34,59 @@ MAX_BATCH_TOKENS_ACCELERATOR = 16384
 
 
 def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
-    """Bind a task to a model: encode the prompt, choose and check the engine, measure the calibration prior.
+    """Bind a task to a model: encode the prompt, choose and check the engine, measure the prior of calibration.
 
     Args:
         task: its text columns may still be unknown; a stage built from it can score but not run.
         model: a loaded model.
         settings: limits and sizes.
 
+    Returns:
+        The stage. The prior of batch calibration is still zeros: see ``with_batch_prior``.
+
     Raises:
-        UsageError: prompt, labels and limits do not go together for this model.
+        UsageError: prompt, labels and limits do not go together for this model, or the task's head is not for it.
         ModelError: the model cannot be used.
     """
-    max_tokens = settings.max_tokens or DEFAULT_MAX_TOKENS
-    encoder = build_encoder(task, model.tokenizer, max_tokens=max_tokens)
-    if not encoder.exact:
-        log.warning("model %r: its tokenizer needs whole prompts; tokenizing is slower", model.name)
-    tree = choose_tree(task.scoring, task.label_names, encoder.continuations(task.label_names, task.answer))
+    encoder = _encoder(task, model, settings)
+    prompt_by = prompt_fingerprint(encoder, model.digest)
+    task, scorer = _scorer(task, encoder, prompt_by)
     # behind the longest prompt there must be room for the longest label
-    n_label = max(tree.depths, default=0)
-    if model.max_context - n_label < max_tokens:
-        context = f"the context of model {model.name!r} ({model.max_context}, {n_label} of them for the longest label)"
-        encoder = encoder.limited(model.max_context - n_label, context=context)
-    probes = encoder.encode(pl.DataFrame({"text": PROBES[:3]}))
-    budget = settings.max_batch_tokens or (
-        MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR
-    )
-    (probe, *_) = cut_buckets(probes, max_batch_tokens=1 << 20)
-    scores_by = score_fingerprint(task, encoder, tree, model.digest)
+    n_label = max(scorer.readout.depths, default=0) if isinstance(scorer.readout, ContinuationTree) else 0
+    encoder = _within_context(encoder, model, n_label)
+    scores_by = score_fingerprint(prompt_by, task, encoder, scorer)
     stage = Stage(
         task=task,
         settings=settings,
         encoder=encoder,
-        tree=tree,
-        engine=choose_engine(settings.engine, model, encoder.prefix_ids, tree, probe),
+        scorer=scorer,
+        engine=choose_engine(settings.engine, model, encoder.prefix_ids, scorer.readout, _probe(encoder)),
         prior=np.zeros(len(task.labels)),
-        max_batch_tokens=budget,
+        max_batch_tokens=_max_batch_tokens(model, settings),
+        prompt_fingerprint=prompt_by,
         score_fingerprint=scores_by,
         fingerprint=label_fingerprint(scores_by, task),
     )
-    return replace(stage, prior=measure_prior(stage))
+    return replace(stage, prior=contextual_prior(stage)) if task.calibration == "contextual" else stage
+
+
+def hidden_states(task: Task, model: Model, settings: Settings, texts: Sequence[str]) -> NDArray[np.float32]:
+    """(n, 2 * hidden size) of n texts under the task's prompt: see ``HiddenStates``.
+
+    Raises:
+        UsageError: as ``build_stage``.
+        ModelError: as ``build_stage``.
+    """
+    encoder = _within_context(_encoder(task, model, settings), model, 0)
+    engine = choose_engine(settings.engine, model, encoder.prefix_ids, HiddenStates(), _probe(encoder))
+    encoded = encoder.encode(pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}))
+    budget = _max_batch_tokens(model, settings)
+    states = None
+    for rows, raw in run_passes(engine, encoded, RunStats(), max_batch_tokens=budget, n_nodes=0):
+        states = np.empty((len(encoded), raw.shape[1]), dtype=np.float32) if states is None else states
+        states[rows] = raw
+    assert states is not None, "no texts"
+    return states
 
 
 def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
@@ -88,9 +108,68 @@ def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
     return replace(stage, store=scores)
 
 
-def measure_prior(stage: Stage) -> NDArray[np.float64]:
-    """(labels,) log-probabilities for calibration to divide out, by the stage's engine; zeros for none."""
-    if stage.task.calibration == "none":
-        return np.zeros(len(stage.task.labels))
+def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Stage:
+    """The same stage with the prior of batch calibration, which is the same whenever these texts are.
+
+    Args:
+        stage: of a task with batch calibration; if it has a store, the texts' scores are kept there.
+        texts: distinct and not blank: the first ones of the input.
+        stats: counts of what the model did are added to it.
+
+    Raises:
+        CacheError: a shared store is damaged.
+        StorageError: the store cannot be read or written.
+    """
+    scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), stats)
+    return replace(
+        stage,
+        prior=label_prior(scores.astype(np.float64), multi=stage.task.multi),
+        fingerprint=label_fingerprint(stage.score_fingerprint, stage.task, texts),
+    )
+
+
+def contextual_prior(stage: Stage) -> NDArray[np.float64]:
+    """(labels,) what the stage's engine gives labels for texts without content."""
     texts = stage.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
-    return contextual_prior(stage.score_texts(texts, RunStats()).astype(np.float64))
+    return label_prior(stage.score_texts(texts, RunStats()).astype(np.float64), multi=stage.task.multi)
+
+
+def _encoder(task: Task, model: Model, settings: Settings) -> PromptEncoder:
+    encoder = build_encoder(task, model.tokenizer, max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS)
+    if not encoder.exact:
+        log.warning("model %r: its tokenizer needs whole prompts; tokenizing is slower", model.name)
+    return encoder
+
+
+def _scorer(task: Task, encoder: PromptEncoder, prompt_by: str) -> tuple[Task, Scorer]:
+    """How labels are compared; a fitted head is not calibrated again."""
+    names = task.label_names
+    if task.head is not None:
+        head = load_head(task.head)
+        if head.fitted_for != prompt_by:
+            raise UsageError(
+                f"head: {str(task.head)!r} was fitted for another model, --dtype or prompt than this one",
+                FIT_AGAIN,
+            )
+        return replace(task, calibration="none"), head_scorer(head, names, multi=task.multi, path=task.head)
+    if task.multi:
+        return task, yes_no_scorer(names, encoder.yes_no(task))
+    return task, choose_scorer(task.scoring, names, encoder.continuations(task.label_answers, task.answer))
+
+
+def _within_context(encoder: PromptEncoder, model: Model, n_label: int) -> PromptEncoder:
+    """The encoder with a limit that leaves room for ``n_label`` tokens in the model's context."""
+    if model.max_context - n_label >= encoder.max_tokens:
+        return encoder
+    context = f"the context of model {model.name!r} ({model.max_context}, {n_label} of them for the longest label)"
+    return encoder.limited(model.max_context - n_label, context=context)
+
+
+def _probe(encoder: PromptEncoder) -> Bucket:
+    (probe, *_) = cut_buckets(encoder.encode(pl.DataFrame({"text": PROBES[:3]})), max_batch_tokens=1 << 20)
+    return probe
+
+
+def _max_batch_tokens(model: Model, settings: Settings) -> int:
+    by_device = MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR
+    return settings.max_batch_tokens or by_device

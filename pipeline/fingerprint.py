@@ -2,26 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from pipeline.continuations import ContinuationTree
 from pipeline.prompt import PromptEncoder
+from pipeline.scoring import Scorer
 from pipeline.task import Task
 
 # Raise it when the same inputs give other scores than before.
-METHOD_VERSION = 2
+METHOD_VERSION = 3
 
 
-def score_fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree, model_digest: str) -> str:
-    """Hex digest of what decides a text's scores: weights and their dtype, tokenizer, prompts, labels, scoring.
-
-    The engine, batch sizes and output columns are left out: they change no label. So are calibration and thresholds,
-    which are applied to the scores afterwards.
+def prompt_fingerprint(encoder: PromptEncoder, model_digest: str) -> str:
+    """Hex digest of what decides what the model makes of a text: weights and their dtype, tokenizer, prompt.
 
     Args:
-        task: the labels.
         encoder: the prompt as tokens, and the tokenizer.
-        tree: the continuations and how they are scored.
         model_digest: of the model's configuration and weights, which covers their dtype.
     """
     return _digest(
@@ -33,16 +29,38 @@ def score_fingerprint(task: Task, encoder: PromptEncoder, tree: ContinuationTree
             "prefix_ids": encoder.prefix_ids,
             "tail_ids": encoder.tail_ids,
             "exact": encoder.exact,
-            "max_tokens": encoder.max_tokens,
-            "labels": task.label_names,
-            "edges": [tree.token_ids, tree.edges, tree.label_edges, tree.normaliser],
         }
     )
 
 
-def label_fingerprint(score_fingerprint: str, task: Task) -> str:
-    """Hex digest of what decides a text's label: its scores, and the calibration."""
-    return _digest({"scores": score_fingerprint, "calibration": task.calibration})
+def score_fingerprint(prompt_fingerprint: str, task: Task, encoder: PromptEncoder, scorer: Scorer) -> str:
+    """Hex digest of what decides a text's scores: model and prompt, the limit on tokens, labels, scoring.
+
+    The engine, batch sizes and output columns are left out: they change no label. So are calibration and thresholds,
+    which are applied to the scores afterwards.
+    """
+    return _digest(
+        {
+            "prompt": prompt_fingerprint,
+            "max_tokens": encoder.max_tokens,
+            "labels": task.label_names,
+            "scoring": scorer.identity(),
+        }
+    )
+
+
+def label_fingerprint(score_fingerprint: str, task: Task, texts: Iterable[str] = ()) -> str:
+    """Hex digest of what decides a text's label: its scores, and the calibration.
+
+    Args:
+        score_fingerprint: of the scores.
+        task: which calibration.
+        texts: that batch calibration measures.
+    """
+    sample = hashlib.sha256()
+    for text in texts:
+        sample.update(hashlib.sha256(text.encode()).digest())
+    return _digest({"scores": score_fingerprint, "calibration": [task.calibration, sample.hexdigest()]})
 
 
 def _digest(parts: dict[str, Any]) -> str:

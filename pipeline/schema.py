@@ -19,7 +19,7 @@ def bind_schema(task: Task, settings: Settings, schema: pa.Schema) -> tuple[Task
     """
     task = bind_text_columns(task, schema)
     _check_new_columns(settings, schema)
-    return task, added_fields(settings)
+    return task, added_fields(task, settings)
 
 
 def _check_new_columns(settings: Settings, schema: pa.Schema) -> None:

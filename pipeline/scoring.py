@@ -1,8 +1,8 @@
 """From what an engine read to scores per label, and from scores to a decision: calibration, thresholds.
 
-With one label a row, a score is the label's log-probability among the labels. With any number of labels (``multi``), each
-label is asked on its own, and its score is the log-odds of yes. Pure numpy on one row of numbers per text. Knows nothing
-of models and of text.
+With one label a row, a score is the label's log-probability among the labels. With any number of labels (``multi``)
+each label is asked on its own, and its score is the log-odds of yes. Pure numpy on one row of numbers per text. Knows
+nothing of models and of text.
 """
 
 from collections.abc import Sequence
@@ -167,12 +167,13 @@ def label_prior(scores: NDArray[np.float64], *, multi: bool) -> NDArray[np.float
     """What the labels score on average over n texts, in the unit of scores: (labels,).
 
     The log of the mean distribution (with ``multi``: the log-odds of the mean probability of yes). Over texts without
-    content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts of the input
-    that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Texts without finite scores are left out.
+    content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts of the
+    input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Texts without finite scores are left out;
+    if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
     """
     finite = scores[np.isfinite(scores).all(axis=1)]
     if not len(finite):
-        return np.zeros(scores.shape[1])
+        return np.full(scores.shape[1], np.nan if len(scores) else 0.0)
 
     def log_mean(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
         mean: NDArray[np.float64] = np.logaddexp.reduce(logprobs, axis=0) - np.log(len(logprobs))

@@ -5,33 +5,29 @@ model works on one buffer, the next is looked up and tokenized on a second threa
 through one-slot queues.
 """
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from numpy.typing import NDArray
 
-from pipeline.added_columns import STATUSES, added_columns, added_fields, status_codes
-from pipeline.buckets import Bucket, cut_buckets
-from pipeline.continuations import ContinuationTree
+from pipeline.added_columns import STATUSES, added_columns, added_fields, count_labels, status_codes
+from pipeline.decision import decide
 from pipeline.engine.select import Engine
+from pipeline.passes import run_passes
 from pipeline.prefetch import prefetch
 from pipeline.prepare import Prepared, Texts, find_texts, prepare
 from pipeline.prompt import PromptEncoder
-from pipeline.scoring import Decision, decide, label_logprobs
+from pipeline.scoring import Scorer, probabilities
 from pipeline.settings import Settings
 from pipeline.stats import RunStats
 from pipeline.stored_scores import StoredScores
 from pipeline.task import Task
 from pipeline.text import split_by_text_bytes, text_frame
-
-log = logging.getLogger(__name__)
 
 # Bytes of Arrow memory in a buffer, all columns together; up to five buffers exist at once.
 MAX_BUFFER_BYTES = 16 << 20
@@ -51,10 +47,11 @@ class Stage:
         task: what to ask, its text columns known.
         settings: output columns, limits, sizes.
         encoder: text to token ids.
-        tree: the label continuations.
-        engine: token ids to edge scores.
-        prior: (labels,) log-probabilities that calibration divides out; zeros for none.
+        scorer: makes scores of what the engine reads.
+        engine: token ids to what the scorer needs.
+        prior: (labels,) what calibration divides out, in the unit of scores; zeros for none.
         max_batch_tokens: most padded tokens of one pass.
+        prompt_fingerprint: hash of all that decides what the model makes of a text.
         score_fingerprint: hash of all that decides a text's scores.
         fingerprint: hash of all that decides its label.
         store: scores that are known already, and where new ones are kept; None for none.
@@ -63,23 +60,24 @@ class Stage:
     task: Task
     settings: Settings
     encoder: PromptEncoder
-    tree: ContinuationTree
+    scorer: Scorer
     engine: Engine
     prior: NDArray[np.float64]
     max_batch_tokens: int
+    prompt_fingerprint: str
     score_fingerprint: str
     fingerprint: str
     store: StoredScores | None = None
 
     def run(
-        self, buffers: Iterable[pa.Table], stats: RunStats, *, observe: Observe | None = None
+        self, buffers: Iterable[pa.Table], stats: RunStats, *, observers: Sequence[Observe] = ()
     ) -> Generator[pa.Table, None, None]:
         """Label a stream of buffers.
 
         Args:
             buffers: consecutive rows with the task's columns.
             stats: counts are added to it as the stream flows.
-            observe: is shown every buffer when its texts are scored.
+            observers: are shown every buffer when its texts are scored.
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
@@ -97,21 +95,35 @@ class Stage:
             for prepared in prepared_buffers:
                 with stats.phase("model"):
                     self._score(prepared, stats)
-                if observe is not None:
+                for observe in observers:
                     observe(prepared)
                 yield self._label(prepared, stats)
 
     def score_texts(self, texts: pl.DataFrame, stats: RunStats) -> NDArray[np.float32]:
-        """Log-probabilities (n, labels) of n encoded texts, in their order; the store is not asked.
+        """Scores (n, labels) of n encoded texts, in their order; the store is not asked.
 
         Args:
             texts: as ``PromptEncoder.encode`` leaves them.
             stats: counts are added to it.
         """
         scores = np.full((len(texts), len(self.task.labels)), np.nan, dtype=np.float32)
-        for rows, logprobs in self._score_buckets(texts, stats):
-            scores[rows] = logprobs
+        for rows, fresh in self._score_buckets(texts, stats):
+            scores[rows] = fresh
         return scores
+
+    def score_kept(self, texts: pl.Series, stats: RunStats) -> NDArray[np.float32]:
+        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept.
+
+        Args:
+            texts: not blank.
+            stats: counts of what the model did are added to it.
+        """
+        task = replace(self.task, text=(texts.name,), template=None)
+        found = find_texts(texts.to_frame().to_arrow(), 0, task, self.store)
+        prepared = prepare(found, len(self.task.labels), self.encoder, "truncate", self.store)
+        self._score(prepared, counts := RunStats())
+        stats.add_passes(counts)
+        return prepared.scores
 
     def encode_row(self, table: pa.Table, row: int) -> pl.DataFrame:
         """The prompt of one row, as ``PromptEncoder.encode`` leaves it."""
@@ -121,19 +133,16 @@ class Stage:
     def _score_buckets(
         self, texts: pl.DataFrame, stats: RunStats
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Pass by pass, which of the texts it held, and their log-probabilities."""
-        n_nodes = self.tree.n_nodes
-        for bucket in cut_buckets(texts, max_batch_tokens=self.max_batch_tokens, extra_tokens=n_nodes):
-            edge_scores = score_bucket(self.engine, bucket, stats)
-            # in the padding of its neighbours, which has no weight, a row that is not finite is not nothing
-            poisoned = np.flatnonzero(~np.isfinite(edge_scores).all(axis=1)).tolist() if len(bucket.rows) > 1 else []
-            for place in poisoned:
-                edge_scores[place] = score_bucket(self.engine, bucket.alone(place), stats)[0]
-            stats.buckets += 1
-            stats.texts += len(bucket.rows)
-            stats.fed_tokens += len(bucket.token_ids) + len(bucket.rows) * n_nodes
-            stats.padded_tokens += bucket.padded_tokens + len(bucket.rows) * n_nodes
-            yield bucket.rows, label_logprobs(edge_scores, self.tree).astype(np.float32)
+        """Pass by pass, which of the texts it held, and their scores."""
+        passes = run_passes(
+            self.engine,
+            texts,
+            stats,
+            max_batch_tokens=self.max_batch_tokens,
+            n_nodes=self.scorer.readout.n_nodes,
+        )
+        for rows, raw in passes:
+            yield rows, self.scorer.scores(raw).astype(np.float32)
 
     def _find_texts(self, buffers: Iterable[pa.Table], stats: RunStats) -> Iterator[Texts]:
         """Read; runs two steps ahead of the model."""
@@ -160,13 +169,14 @@ class Stage:
         """Fill in the scores of a buffer's texts that have none, and keep them."""
         unscored = self._still_unscored(prepared)
         stats.known_texts += int(np.isfinite(prepared.scores).all(axis=1).sum())
-        stats.begin_buffer(prepared.table.num_rows, int(unscored["n_tokens"].sum()) + len(unscored) * self.tree.n_nodes)
+        n_nodes = self.scorer.readout.n_nodes
+        stats.begin_buffer(prepared.table.num_rows, int(unscored["n_tokens"].sum()) + len(unscored) * n_nodes)
         text_ids = unscored["text_id"].to_numpy()
         fresh: list[NDArray[np.int64]] = []
         kept_at = time.monotonic()
         try:
-            for rows, logprobs in self._score_buckets(unscored, stats):
-                prepared.scores[text_ids[rows]] = logprobs
+            for rows, scores in self._score_buckets(unscored, stats):
+                prepared.scores[text_ids[rows]] = scores
                 fresh.append(text_ids[rows])
                 if time.monotonic() - kept_at > KEEP_SECONDS:
                     self._keep(prepared, fresh)
@@ -189,48 +199,28 @@ class Stage:
 
     def _label(self, prepared: Prepared, stats: RunStats) -> pa.Table:
         """Put the added columns behind a buffer's own."""
-        by_text = decide(prepared.scores.astype(np.float64), self.prior)
+        scores = prepared.scores.astype(np.float64)
+        decision = decide(probabilities(scores, self.prior, multi=self.task.multi), self.task)
         # a last entry for blank rows, which have no text
-        blank = prepared.rows["blank"].to_numpy()
-        text_id = prepared.rows["text_id"].fill_null(len(by_text.label)).to_numpy()
-        decision = Decision(np.append(by_text.label, -1)[text_id], np.append(by_text.score, np.nan)[text_id])
+        text_id = prepared.rows["text_id"].fill_null(len(scores)).to_numpy().astype(np.int64)
         statuses = status_codes(
             decision,
-            blank=blank,
+            text_id,
+            blank=prepared.rows["blank"].to_numpy(),
             invalid_text=prepared.rows["invalid_text"].to_numpy(),
-            truncated=np.append(prepared.truncated, False)[text_id],
+            truncated=prepared.truncated,
             settings=self.settings,
         )
-        columns = added_columns(decision, statuses, self.task.label_names, self.settings)
+        columns = added_columns(decision, text_id, statuses, self.settings)
         stats.end_buffer()
-        stats.labels.update({value["values"]: value["counts"] for value in columns[0].value_counts().to_pylist()})
+        labels, n_unlabelled = count_labels(columns[0])
+        stats.labels.update(labels)
+        stats.unlabelled += n_unlabelled
         counts = np.bincount(statuses, minlength=len(STATUSES)).tolist()
         stats.statuses.update({status: n_rows for status, n_rows in zip(STATUSES, counts, strict=True) if n_rows})
         if failed := np.flatnonzero(statuses == STATUSES.index("failed"))[:MAX_LISTED].tolist():
             stats.failed_rows = [prepared.first_row + row for row in failed]
         table = prepared.table
-        for field, column in zip(added_fields(self.settings), columns, strict=True):
+        for field, column in zip(added_fields(self.task, self.settings), columns, strict=True):
             table = table.append_column(field, column)
         return table
-
-
-def score_bucket(engine: Engine, bucket: Bucket, stats: RunStats) -> NDArray[np.float32]:
-    """Edge scores (R, E) of a bucket; one that does not fit in memory is split until it does.
-
-    Raises:
-        RuntimeError: a single row does not fit.
-    """
-    try:
-        return engine.score(bucket)
-    except (RuntimeError, MemoryError) as error:
-        if len(bucket.rows) == 1 or not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
-            raise
-        if not stats.splits:
-            log.warning(
-                "out of memory in a pass of %d rows: such passes are split; a smaller --max-batch-tokens avoids it",
-                len(bucket.rows),
-            )
-        stats.splits += 1
-    # outside the handler, so that the failed pass's tensors are free
-    clear_device_cache(garbage_collection=True)
-    return np.concatenate([score_bucket(engine, half, stats) for half in bucket.split()])

@@ -15,7 +15,8 @@ class RunStats:
         rows: rows labelled.
         texts: texts sent through the model; identical texts of one buffer are sent once.
         known_texts: distinct texts of each buffer that were not, since their scores were known.
-        labels: rows per label; None counts null labels.
+        labels: rows per label; None counts null labels. A row with several counts for each.
+        unlabelled: rows whose list of labels is empty.
         statuses: rows per status.
         failed_rows: of the last buffer with such rows, the first few that have no finite scores.
         fed_tokens: tokens that went through the model for them: their own and those of the labels.
@@ -32,6 +33,7 @@ class RunStats:
     texts: int = 0
     known_texts: int = 0
     labels: Counter[str | None] = field(default_factory=Counter)
+    unlabelled: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     failed_rows: list[int] = field(default_factory=list)
     fed_tokens: int = 0
@@ -58,14 +60,22 @@ class RunStats:
         self.rows += self.buffer_rows
         self.buffer_rows = self.buffer_tokens = 0
 
+    def add_passes(self, other: "RunStats") -> None:
+        """Add what the model did elsewhere, for texts that are no rows of their own."""
+        self.texts += other.texts
+        self.fed_tokens += other.fed_tokens
+        self.padded_tokens += other.padded_tokens
+        self.buckets += other.buckets
+        self.splits += other.splits
+
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Take back the rows that a block counted if it fails: they are in no output. The work done stays counted."""
-        rows, labels, statuses = self.rows, self.labels.copy(), self.statuses.copy()
+        rows, labels, unlabelled, statuses = self.rows, self.labels.copy(), self.unlabelled, self.statuses.copy()
         try:
             yield
         except BaseException:
-            self.rows, self.labels, self.statuses = rows, labels, statuses
+            self.rows, self.labels, self.unlabelled, self.statuses = rows, labels, unlabelled, statuses
             self.buffer_rows = self.buffer_tokens = 0
             self.buffer_end_tokens = self.fed_tokens
             raise

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
-from pipeline.build import measure_prior
+from pipeline.build import contextual_prior
 from pipeline.engine.model import Model
 from pipeline.engine.select import TOLERANCE
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError
 from pipeline.prepare import Prepared
-from pipeline.scoring import label_logprobs, log_softmax
+from pipeline.scoring import log_softmax
 from pipeline.stage import Stage
 
 log = logging.getLogger(__name__)
@@ -178,12 +178,19 @@ def judge(sample: Sample, model: Model) -> Verdict:
         model: of its stage.
     """
     stage = sample.stage
-    reference = replace(stage, engine=SingleEngine(model, stage.encoder.prefix_ids, stage.tree))
-    again = [label_logprobs(reference.engine.score(bucket), stage.tree)[0] for bucket in sample.buckets]
+    engine = SingleEngine(model, stage.encoder.prefix_ids, stage.scorer.readout)
+    again = [stage.scorer.scores(engine.score(bucket))[0] for bucket in sample.buckets]
+    # the prior of batch calibration is made of the run's own scores, which are what is judged
+    contextual = stage.task.calibration == "contextual"
+    prior = contextual_prior(replace(stage, engine=engine)) if contextual else stage.prior
     shape = (len(sample.rows), len(stage.task.labels))
-    ours = log_softmax(np.reshape(sample.scores, shape) - stage.prior)
-    alone = log_softmax(np.reshape(again, shape) - measure_prior(reference))
-    return compare(ours, alone, sample.rows, TOLERANCE[model.dtype])
+    ours, alone = np.reshape(sample.scores, shape) - stage.prior, np.reshape(again, shape) - prior
+    tolerance = TOLERANCE[model.dtype]
+    if stage.task.multi:
+        limits = np.array(stage.task.label_thresholds)
+        with np.errstate(divide="ignore"):  # a threshold of 1 is reached by nothing, one of 0 by everything
+            return compare_many(ours, alone, np.log(limits) - np.log1p(-limits), sample.rows, tolerance)
+    return compare(log_softmax(ours), log_softmax(alone), sample.rows, tolerance)
 
 
 def compare(ours: NDArray[np.float64], alone: NDArray[np.float64], rows: Sequence[int], tolerance: float) -> Verdict:
@@ -195,13 +202,43 @@ def compare(ours: NDArray[np.float64], alone: NDArray[np.float64], rows: Sequenc
         rows: (n,) number of each text's row.
         tolerance: what rounding explains.
     """
+    own, other = alone.argmax(axis=1), ours.argmax(axis=1)
+    n = np.arange(len(rows))
+    tie = alone[n, own] - alone[n, other] <= 2 * tolerance
+    return _verdict(ours, alone, own == other, tie, rows, tolerance)
+
+
+def compare_many(
+    ours: NDArray[np.float64],
+    alone: NDArray[np.float64],
+    limits: NDArray[np.float64],
+    rows: Sequence[int],
+    tolerance: float,
+) -> Verdict:
+    """Compare calibrated log-odds of n texts that may have several labels each.
+
+    Args:
+        ours: as in ``compare``.
+        alone: as in ``compare``.
+        limits: (labels,) log-odds from which a label is given.
+        rows: as in ``compare``.
+        tolerance: as in ``compare``.
+    """
+    differs = (ours >= limits) != (alone >= limits)
+    tie = (~differs | (np.abs(alone - limits) <= 2 * tolerance)).all(axis=1)
+    return _verdict(ours, alone, ~differs.any(axis=1), tie, rows, tolerance)
+
+
+def _verdict(
+    ours: NDArray[np.float64], alone: NDArray[np.float64], agree: NDArray[np.bool_], close: NDArray[np.bool_],
+    rows: Sequence[int], tolerance: float,
+) -> Verdict:  # fmt: skip
+    """Of n texts: their scores, which have the same labels if they have any, and which are close to it."""
     scored, expected = ~np.isnan(ours).any(axis=1), ~np.isnan(alone).any(axis=1)
     difference = np.abs(ours - alone).max(axis=1, initial=0.0)
     difference = np.where(scored & expected, difference, np.where(scored == expected, 0.0, np.inf))
-    own, other = alone.argmax(axis=1), ours.argmax(axis=1)
-    same = (scored == expected) & (~scored | (own == other))
-    n = np.arange(len(rows))
-    tie = ~same & scored & expected & (alone[n, own] - alone[n, other] <= 2 * tolerance)
+    same = (scored == expected) & (~scored | agree)
+    tie = ~same & scored & expected & close
     return Verdict(
         n_texts=len(rows),
         n_same=int(same.sum()),

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from pipeline.bench.__main__ import main
+from pipeline.bench.label_counts import build_label_paths
 from pipeline.bench.paths import build_paths
-from pipeline.bench.workload import seed_tickets
+from pipeline.bench.workload import many_labels, seed_tickets
 from pipeline.engine.load import load_model
 
 
@@ -47,6 +48,30 @@ def test_it_prints_a_table_and_one_line_of_json(tiny_model_folder: Path, capsys:
     assert figures["packed + shared prefix"]["padding_share"] == 0.0
     assert 0 < figures["padded buckets"]["padding_share"] < figures["batches of 32, arriving order"]["padding_share"]
     assert summary["ceiling_gflops"] > 0
+    assert summary["label_rows"] == 20
+    counts = summary["label_counts"]
+    assert [(row["labels"], row["scoring"]) for row in counts] == [
+        (n_labels, scoring) for n_labels in (3, 10, 77) for scoring in ("constrained", "sequence", "head")
+    ]
+    assert all(row["items_per_s"] > 0 for row in counts)
+
+
+def test_constrained_scoring_feeds_few_label_tokens_even_for_many_labels(tiny_model_folder: Path) -> None:
+    paths = build_label_paths(load_model(str(tiny_model_folder)), 20, max_batch_tokens=1024)
+    for path in paths:
+        assert sorted(np.concatenate([bucket.rows for bucket in path.buckets])) == list(range(20))
+    fed = {(path.n_labels, path.name): path.n_nodes for path in paths}
+    for n_labels in (3, 10, 77):
+        assert fed[n_labels, "head"] == 0
+        assert fed[n_labels, "constrained"] < fed[n_labels, "sequence"]
+    assert fed[10, "sequence"] < fed[77, "sequence"]
+
+
+def test_many_labels_are_of_several_words_and_begin_alike() -> None:
+    labels = many_labels(77)
+    assert len(set(labels)) == 77
+    assert many_labels(3) == ("bank transfer charged twice", "card payment not recognised", "refund reverted")
+    assert len({label.split()[0] for label in labels}) < 10
 
 
 def test_a_model_that_is_not_there_is_one_line_and_the_documented_code(

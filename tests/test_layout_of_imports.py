@@ -15,8 +15,11 @@ ORDER = [
     "cache_folder",
     "settings",
     "stats",
+    "template",
+    "task_checks",
     "task",
     "task_file",
+    "task_toml",
     # files and columns
     "text",
     "text_columns",
@@ -34,7 +37,9 @@ ORDER = [
     "buckets",
     "chat",
     "prompt",
+    "plain_prompt",
     "continuations",
+    "readout",
     # the model
     "engine.layout",
     "engine.attention",
@@ -47,6 +52,8 @@ ORDER = [
     "engine.load",
     # scores to labels
     "scoring",
+    "head",
+    "classes",
     "added_columns",
     "schema",
     "fingerprint",
@@ -91,6 +98,10 @@ ORDER = [
     "bench.workload",
     "bench.ceiling",
     "bench.paths",
+    "bench.label_counts",
+    "bench.quality_data",
+    "bench.quality_steps",
+    "bench.label_quality",
     "bench.__main__",
 ]
 # Who may import what is slow to import, or is one module's business.
@@ -98,8 +109,9 @@ OWNERS = {
     "torch": ("engine", "bench"),
     "transformers": ("engine", "bench"),
     "accelerate": ("engine", "stage"),
-    "safetensors": ("engine",),
-    "tokenizers": ("chat", "prompt"),
+    "safetensors": ("engine", "head"),
+    "tokenizers": ("chat", "prompt", "plain_prompt"),
+    "tomli_w": ("task_toml",),
     "typer": ("command.flags", "command.options", "cache", "evaluate"),
     "rich": ("command.progress", "command.summary", "classify", "evaluation.text"),
     "sklearn": ("evaluation",),

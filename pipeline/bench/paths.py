@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import Engine
 from pipeline.engine.single import SingleEngine
 from pipeline.prompt import build_encoder
-from pipeline.scoring import choose_tree
+from pipeline.scoring import choose_scorer
 
 BATCH_ROWS = 32  # what a plain loop over batches would take
 N_TURNS = 10
@@ -80,7 +80,7 @@ def build_paths(model: Model, n_rows: int, max_batch_tokens: int) -> list[Path]:
     task = seed_task()
     labels = task.label_names
     encoder = build_encoder(task, model.tokenizer, max_tokens=min(2048, model.max_context))
-    tree = choose_tree(task.scoring, labels, encoder.continuations(labels, task.answer))
+    tree = choose_scorer(task.scoring, labels, encoder.continuations(labels, task.answer)).readout
     frame = encoder.encode(pl.DataFrame({"text": seed_tickets(n_rows)}))
     n_tokens = frame["n_tokens"].to_numpy().astype(np.int64)
     n_prefix = len(encoder.prefix_ids)
@@ -116,7 +116,17 @@ def batches_of(n_rows: int, frame: pl.DataFrame, order: NDArray[np.int64]) -> It
         yield Bucket(rows, np.concatenate(own), np.array([len(ids) for ids in own]), n_shared)
 
 
-def run_in_turns(paths: Sequence[Path], say: Callable[[str], None]) -> None:
+class Timed(Protocol):
+    """What takes turns."""
+
+    engine: Engine
+    buckets: Sequence[Bucket]
+
+    def run_turn(self, turn: int) -> None:
+        """Do a tenth of the passes against the clock."""
+
+
+def run_in_turns(paths: Sequence[Timed], say: Callable[[str], None]) -> None:
     """Give each path a tenth of its passes in turn, so that a slow minute of the machine hits them all alike."""
     for path in paths:
         path.engine.score(path.buckets[-1])  # warm-up

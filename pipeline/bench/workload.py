@@ -15,6 +15,11 @@ WORDS = (
     "shows sign since slow start still stopped subscription support switch team tell today total try twice update "
     "upgrade upload user version wait warning week when window works wrong year yesterday"
 )
+TOPICS = ("bank transfer", "card delivery", "card payment", "cash withdrawal", "refund", "sign in", "top up")
+TROUBLES = (
+    "charged twice", "declined", "fee", "limit", "not recognised", "not working", "pending", "reverted", "too late",
+    "wrong amount", "wrong rate",
+)  # fmt: skip
 
 
 def seed_tickets(n_rows: int, seed: int = 0) -> list[str]:
@@ -23,6 +28,19 @@ def seed_tickets(n_rows: int, seed: int = 0) -> list[str]:
     n_words = np.clip(rng.lognormal(np.log(60), 0.9, n_rows), 12, 400).astype(int)
     words = np.array(WORDS.split())
     return [" ".join(rng.choice(words, n)) for n in n_words]
+
+
+def short_tickets(n_rows: int, seed: int = 0) -> list[str]:
+    """Tickets of 8 to 24 words, where the tokens of labels weigh most."""
+    rng = np.random.default_rng(seed)
+    words = np.array(WORDS.split())
+    return [" ".join(rng.choice(words, n)) for n in rng.integers(8, 25, n_rows)]
+
+
+def many_labels(n_labels: int) -> tuple[str, ...]:
+    """Up to 77 labels of several words, many of which begin alike, as those of real lists do."""
+    names = [f"{topic} {trouble}" for topic in TOPICS for trouble in TROUBLES]
+    return tuple(names[:: len(names) // n_labels][:n_labels])
 
 
 def seed_task() -> Task:

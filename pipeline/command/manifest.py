@@ -207,8 +207,11 @@ def recipe_of(stage: "Stage", limit: int | None) -> str:
         "label_column": settings.label_column,
         "score_column": settings.score_column,
         "status_column": settings.status_column,
-        "min_score": settings.min_score,
-        "default_label": settings.default_label,
+        "mode": task.mode,
+        "min_score": task.min_score,
+        "min_margin": task.min_margin,
+        "default_label": task.default_label,
+        "thresholds": task.label_thresholds,
         "overlong": settings.overlong,
         "limit": limit,
     }

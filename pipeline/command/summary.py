@@ -14,7 +14,7 @@ STATUS_MEANINGS = {
     "blank": "no text, so no label",
     "overlong": "longer than --max-tokens, so no label",
     "failed": "no finite score, so no label",
-    "low_score": "less probable than --min-score",
+    "low_score": "not probable enough for --min-score or --min-margin",
     "invalid_text": "bytes that are not UTF-8, read as U+FFFD",
     "truncated": "longer than --max-tokens, cut in the middle",
 }
@@ -75,7 +75,7 @@ def _files(report: Report) -> Iterator[tuple[str, str]]:
 def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield f"{report.stats.texts:,}", "scored, each once"
     if report.stats.known_texts:
-        yield f"{report.stats.known_texts:,}", "known: repeats, or scored in an earlier run"
+        yield f"{report.stats.known_texts:,}", "known: repeats, or scored before"
 
 
 def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:
@@ -95,6 +95,8 @@ def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:
     if len(counts) > len(names):
         others = [counts[name] for name in counts.keys() - set(names)]
         yield f"{sum(others):,}", f"in {len(others):,} other labels"
+    if stats.unlabelled:
+        yield f"{stats.unlabelled:,}", f"{percent(stats.unlabelled / stats.rows):>7}  no label reaches its threshold"
 
 
 def _statuses(report: Report) -> Iterator[tuple[str, str]]:
