@@ -107,22 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     app.command()(evaluate)
     with logs_on_stderr("text"):
         try:
-            typer.main.get_command(app)(
+            stopped = typer.main.get_command(app)(
                 list(sys.argv[1:] if argv is None else argv), prog_name=PROGRAM, standalone_mode=False
             )
-        except (PipelineError, typer.TyperException, typer.Abort) as error:
-            failure = _failure(error)
+            if stopped:  # the parser turns Ctrl-C into an exit code
+                raise Interrupted("stopped by Ctrl-C", "run the same command again", stopped)
+        except (PipelineError, typer.TyperException) as error:
+            failure = error if isinstance(error, PipelineError) else usage_error(error, PROGRAM)
             log.error("%s", failure, extra={"fields": {"exit_code": failure.exit_code, "hint": failure.hint}})
             return failure.exit_code
     return 0
-
-
-def _failure(error: Exception) -> PipelineError:
-    if isinstance(error, PipelineError):
-        return error
-    if isinstance(error, typer.TyperException):
-        return usage_error(error, PROGRAM)
-    return Interrupted("stopped by Ctrl-C; nothing was written", "run the same command again", 130)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 LEVELS = (1.0, 0.9, 0.8, 0.7, 0.5)
 MAX_CURVE_POINTS = 200
+ROUNDING = 1e-9
 THRESHOLD_STEPS = 10_000  # thresholds have four digits
 
 
@@ -49,22 +50,22 @@ def points_at(
 ) -> list[CoveragePoint]:
     """The highest threshold of four digits for each share of rows that is to keep its label.
 
-    Levels that rows without a score put out of reach are left out; 100 % then stands for all that have one.
+    Levels that rows without a score put out of reach are left out, as are those that keep the rows of the one before;
+    100 % stands for all rows with a score.
     """
     thresholds, n_kept, n_right = _steps(correct, score)
-    points = []
-    for level in levels:
-        enough = np.flatnonzero(n_kept >= min(level * n_rows, len(score)) - 1e-9)
-        if not len(enough) or (level < 1 and level * n_rows > len(score)):
+    points: list[CoveragePoint] = []
+    for level in levels if len(score) else ():
+        n_wanted = level * n_rows - ROUNDING
+        if level < 1 and n_wanted > len(score):
             continue
+        first = int(np.argmax(n_kept >= min(n_wanted, len(score))))
         # rounded down, or the row that it comes from would be left out
-        threshold = float(np.floor(thresholds[enough[0]] * THRESHOLD_STEPS) / THRESHOLD_STEPS) if level < 1 else 0.0
+        threshold = float(np.floor(thresholds[first] * THRESHOLD_STEPS) / THRESHOLD_STEPS) if level < 1 else 0.0
         last = int(np.searchsorted(-thresholds, -threshold, side="right")) - 1
-        points.append(
-            CoveragePoint(
-                threshold, int(n_kept[last]), float(n_kept[last] / n_rows), float(n_right[last] / n_kept[last])
-            )
-        )
+        n = int(n_kept[last])
+        if not points or points[-1].n != n:
+            points.append(CoveragePoint(threshold, n, n / n_rows, float(n_right[last] / n)))
     return points
 
 

@@ -22,7 +22,8 @@ from pipeline.evaluation.quality import Quality, ScoreQuality
 MAX_MAP_LABELS = 100
 MAX_NAME = 50  # characters
 MAX_LARGE_LABELS = 20  # with more, cells are small, and names stand on all sides
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#666666"  # told apart with any colour vision (Okabe and Ito 2008)
+# Told apart with any colour vision (Okabe and Ito 2008).
+BLUE, SKY, ORANGE, GREY = "#0072b2", "#56b4e9", "#d55e00", "#666666"
 NO_LABEL = "(none)"
 Floats = NDArray[np.float64]
 # Text stays text, in the reader's own font; ids are the same in every run.
@@ -107,7 +108,7 @@ def _draw_reliability(figure: Figure, scores: ScoreQuality) -> None:
     filled = [part for part in scores.bins if part.n]
     centres = [(part.low + part.high) / 2 for part in filled]
     width = 0.9 * (scores.bins[0].high - scores.bins[0].low)
-    top.bar(centres, [part.accuracy for part in filled], width, color=BLUE, label="accuracy of the rows in a range")
+    top.bar(centres, [part.accuracy for part in filled], width, color=SKY, label="accuracy of the rows in a range")
     bounds = [accuracy_interval(round(part.accuracy * part.n), part.n) for part in filled]
     distances = [[part.accuracy - low for part, (low, _) in zip(filled, bounds, strict=True)],
                  [high - part.accuracy for part, (_, high) in zip(filled, bounds, strict=True)]]  # fmt: skip

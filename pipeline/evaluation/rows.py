@@ -137,22 +137,25 @@ class _Reading:
 
     def add(self, batch: pa.RecordBatch, columns: Columns, location: Location) -> None:
         self.n_read += batch.num_rows
-        batch = batch.filter(batch.column(columns.truth).is_valid())
-        abstained = np.zeros(batch.num_rows, bool)
+        known = batch.column(columns.truth).is_valid()
+
+        def kept(name: str) -> pa.Array:
+            return _plain(batch.column(name)).filter(known)
+
+        counts = np.ones(len(kept(columns.truth)), bool)
+        answered = counts
         if columns.status is not None:
-            statuses = batch.column(columns.status).cast(pa.large_string()).to_pylist()
+            statuses = kept(columns.status).to_pylist()
             self.statuses.update(status for status in statuses if status is not None)
-            abstained = np.array([status == LOW_SCORE for status in statuses], bool)
+            answered = np.array([status != LOW_SCORE for status in statuses], bool)
         try:
-            truth = self._marks(batch.column(columns.truth), ~np.zeros_like(abstained))
-            predicted = self._marks(batch.column(columns.prediction), ~abstained)
+            self.truth.append(self._marks(kept(columns.truth), counts))
+            self.predicted.append(self._marks(kept(columns.prediction), answered))
         except UnicodeDecodeError as error:
             raise InputError(f"input {location.name!r} holds labels that are not UTF-8", "export it again") from error
-        self.truth.append(truth)
-        self.predicted.append(predicted)
         if columns.score is not None:
-            self.score.append(_scores(batch.column(columns.score), columns.score, location))
-        self.n_rows += batch.num_rows
+            self.score.append(_scores(batch.column(columns.score).filter(known), columns.score, location))
+        self.n_rows += len(counts)
 
     def finish(self, *, with_score: bool) -> LabelledRows:
         labels = tuple(sorted(self.known))
@@ -173,12 +176,16 @@ class _Reading:
         given = array.is_valid().to_numpy(zero_copy_only=False) & counts
         row = np.arange(len(array))
         if _is_list(array.type):
-            array = array.cast(pa.large_list(pa.large_string()))
             row, array = pc.list_parent_indices(array).to_numpy(), pc.list_flatten(array)
         there = array.is_valid().to_numpy(zero_copy_only=False) & counts[row]
-        coded = array.filter(pa.array(there)).cast(pa.large_string()).dictionary_encode()
+        coded = array.filter(pa.array(there)).dictionary_encode()
         place = [self.known.setdefault(label, len(self.known)) for label in coded.dictionary.to_pylist()]
         return Marks(self.n_rows + row[there], np.array(place, np.intp)[coded.indices.to_numpy()], given)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Strings or lists of strings in the one form of each that all functions know."""
+    return array.cast(pa.large_list(pa.large_string()) if _is_list(array.type) else pa.large_string())
 
 
 def _joined(parts: Sequence[Marks], place: NDArray[np.intp]) -> Marks:

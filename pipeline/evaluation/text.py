@@ -49,9 +49,8 @@ def _measures(quality: Quality) -> Table:
     table.show_header = False
     n_left_out = quality.n_read - quality.n
     n_abstained = quality.n - quality.n_answered
-    table.add_row(
-        "rows", f"{quality.n:,}", "with a truth" + (f", {n_left_out:,} without are left out" * bool(n_left_out))
-    )
+    left_out = f", {n_left_out:,} without are left out" if n_left_out else ""
+    table.add_row("rows", f"{quality.n:,}", f"with a truth{left_out}")
     abstained = f", {n_abstained:,} without count as wrong" if n_abstained else ""
     table.add_row(
         "answered", percent(quality.n_answered / quality.n), f"{quality.n_answered:,} rows with a label{abstained}"
