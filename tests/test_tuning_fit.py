@@ -85,7 +85,7 @@ def test_two_labels_are_a_regression_too():
     keep = ~truth[:, 2]
     head, report = fit_head(features[keep], truth[keep][:, :2], ("a", "b"), multi=False, fitted_for="f")
     logits = head.logits(features[keep])
-    assert ((logits[:, 1] > logits[:, 0]) == truth[keep][:, 1]).mean() > 0.95
+    assert ((logits[:, 1] > logits[:, 0]) == truth[keep][:, 1]).mean() > 0.9
     assert report.left_out_logits.shape == (200, 2)
 
 

@@ -55,7 +55,9 @@ class Paired:
     def p_value(self) -> float:
         """Of both being equally good, two-sided: the exact test of McNemar (1947) on the rows where they differ."""
         n, k = self.gained + self.lost, min(self.gained, self.lost)
-        return float(min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / (1 << n)))
+        # logarithms of the binomial coefficients: as whole numbers they have thousands of digits
+        terms = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(k + 1)]
+        return min(1.0, 2 * math.fsum(math.exp(term - n * math.log(2)) for term in terms))
 
     @property
     def is_better(self) -> bool:
