@@ -10,16 +10,18 @@ used again and again, for inputs of different schemas too, by one thread at a ti
 pay for it on every call.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.build import build_stage, with_store
+from pipeline.build import build_stage, with_batch_prior, with_store
 from pipeline.engine.model import Model
 from pipeline.errors import InputError
+from pipeline.first_texts import FirstTexts
 from pipeline.label_store import LabelStore
 from pipeline.parquet.buffers import buffers
 from pipeline.schema import bind_schema
@@ -27,6 +29,9 @@ from pipeline.settings import Settings
 from pipeline.stage import MAX_BUFFER_BYTES, Stage
 from pipeline.stats import RunStats
 from pipeline.task import Task
+
+# A stream cannot be read twice: what batch calibration reads of it is held until it is labelled.
+MAX_HELD_BYTES = 256 << 20
 
 
 class Labeller:
@@ -55,7 +60,7 @@ class Labeller:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that decides a label."""
+        """Hash of all that decides a label, but for the texts that batch calibration measures."""
         return self._stage.fingerprint
 
     def label_stream(self, data: Any, *, stats: RunStats | None = None) -> pa.RecordBatchReader:
@@ -82,7 +87,10 @@ class Labeller:
         return pa.RecordBatchReader.from_batches(schema, _label(replace(self._stage, task=task), reader, stats))
 
     def label_table(self, data: Any, *, stats: RunStats | None = None) -> pa.Table:
-        """Label what fits in memory: ``label_stream``, read to its end."""
+        """Label what fits in memory: ``label_stream``, read to its end.
+
+        With batch calibration each table is measured on its own first texts; of small ones, use ``contextual``.
+        """
         return self.label_stream(data, stats=stats).read_all()
 
 
@@ -111,8 +119,24 @@ def _open(data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_stream(data)
 
 
+def _calibrated(stage: Stage, source: Iterator[pa.Table], stats: RunStats) -> tuple[Stage, Iterator[pa.Table]]:
+    """The stage with the prior of a stream's first texts, and the stream with what was read for that."""
+    first, read, n_bytes = FirstTexts(), [], 0
+    for table in source:
+        read.append(table)
+        n_bytes += table.nbytes
+        first.add([table], stage.task)
+        if first.is_full or n_bytes > MAX_HELD_BYTES:
+            break
+    return with_batch_prior(stage, first.texts, stats), chain(read, source)
+
+
 def _label(stage: Stage, reader: pa.RecordBatchReader, stats: RunStats | None) -> Generator[pa.RecordBatch, None, None]:
-    tables = stage.run(buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES), stats or RunStats())
+    stats = RunStats() if stats is None else stats
+    source: Iterator[pa.Table] = buffers(reader, stage.settings.buffer_rows, MAX_BUFFER_BYTES)
+    if stage.task.calibration == "batch":
+        stage, source = _calibrated(stage, source, stats)
+    tables = stage.run(source, stats)
     with closing(tables):
         for table in tables:
             yield from table.to_batches()

@@ -12,7 +12,9 @@ from pipeline.buckets import Bucket, cut_buckets
 from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model
 from pipeline.engine.select import choose_engine
+from pipeline.errors import UsageError
 from pipeline.fingerprint import label_fingerprint, prompt_fingerprint, score_fingerprint
+from pipeline.head import FIT_AGAIN, head_scorer, load_head
 from pipeline.label_store import LabelStore
 from pipeline.passes import run_passes
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
@@ -106,18 +108,19 @@ def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
     return replace(stage, store=scores)
 
 
-def with_batch_prior(stage: Stage, texts: Sequence[str]) -> Stage:
+def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Stage:
     """The same stage with the prior of batch calibration, which is the same whenever these texts are.
 
     Args:
         stage: of a task with batch calibration; if it has a store, the texts' scores are kept there.
         texts: distinct and not blank: the first ones of the input.
+        stats: counts of what the model did are added to it.
 
     Raises:
         CacheError: a shared store is damaged.
         StorageError: the store cannot be read or written.
     """
-    scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), RunStats())
+    scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), stats)
     return replace(
         stage,
         prior=label_prior(scores.astype(np.float64), multi=stage.task.multi),
@@ -141,6 +144,14 @@ def _encoder(task: Task, model: Model, settings: Settings) -> PromptEncoder:
 def _scorer(task: Task, encoder: PromptEncoder, prompt_by: str) -> tuple[Task, Scorer]:
     """How labels are compared; a fitted head is not calibrated again."""
     names = task.label_names
+    if task.head is not None:
+        head = load_head(task.head)
+        if head.fitted_for != prompt_by:
+            raise UsageError(
+                f"head: {str(task.head)!r} was fitted for another model, --dtype or prompt than this one",
+                FIT_AGAIN,
+            )
+        return replace(task, calibration="none"), head_scorer(head, names, multi=task.multi, path=task.head)
     if task.multi:
         return task, yes_no_scorer(names, encoder.yes_no(task))
     return task, choose_scorer(task.scoring, names, encoder.continuations(task.label_answers, task.answer))

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from pipeline.errors import ModelError
-from pipeline.task import Task
+from pipeline.task import Task, spaced
 
 # Private-use characters: they stand in no template, and no template trims them.
 SENTINEL = "\ue000\ue001\ue002"
@@ -52,16 +52,17 @@ def render_chat(task: Task, tokenizer: Any) -> Chat:
     """Render the task's chat once and cut it around the text.
 
     Args:
-        task: gives the messages and the start of the answer.
+        task: gives the messages, its examples among them, and the start of the answer.
         tokenizer: a transformers fast tokenizer.
 
     Raises:
-        ModelError: the chat template does not carry a user message verbatim.
+        ModelError: the chat template does not carry user messages and examples verbatim.
     """
     if tokenizer.chat_template is None:
         return _plain_chat(task, tokenizer)
     messages = _messages(task, tokenizer)
     rendered = _apply(tokenizer, messages, add_generation_prompt=True) + task.answer
+    _check_examples(task, rendered)
     before, after = _cut_at_sentinel(rendered)
     controls = control_token_ids(tokenizer)
     backend = tokenizer.backend_tokenizer
@@ -115,33 +116,51 @@ def plain_tokenizer(tokenizer: Any) -> Tokenizer:
 
 
 def continuation_ids(label: str, chat: Chat, answer: str, plain: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a label as the model would answer it, end of turn included.
+    """Tokens of a label as the model would answer it behind ``answer``, end of turn included."""
+    return (*answer_ids(label, answer, plain), chat.end_of_turn)
 
-    A label is encoded on its own, with a leading space when a prefilled answer stands before it. It is encoded behind
+
+def answer_ids(text: str, answer: str, plain: Tokenizer) -> tuple[int, ...]:
+    """Tokens of a text as the model would go on with it behind ``answer``, the start of its turn.
+
+    The text is encoded on its own, with a leading space when a prefilled answer stands before it. It is encoded behind
     one neutral character, whose tokens are then taken off, since some tokenizers (SentencePiece with a dummy prefix)
     add a space of their own at the start of a text but not within it.
     """
     anchor = ":" if answer.strip() else "\n"
-    spaced = f" {label}" if answer and not answer[-1].isspace() else label
+    behind = spaced(answer, text)
     anchor_ids = plain.encode(anchor, add_special_tokens=False).ids
-    anchored = plain.encode(anchor + spaced, add_special_tokens=False).ids
+    anchored = plain.encode(anchor + behind, add_special_tokens=False).ids
     if anchored[: len(anchor_ids)] == anchor_ids and len(anchored) > len(anchor_ids):
-        own = anchored[len(anchor_ids) :]
-    else:
-        own = plain.encode(spaced, add_special_tokens=False).ids
-    return (*own, chat.end_of_turn)
+        return tuple(anchored[len(anchor_ids) :])
+    return tuple(plain.encode(behind, add_special_tokens=False).ids)
 
 
 def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
-    """System and user turns; one user turn for templates that refuse or drop a system role."""
-    system, user = task.system_message(), task.user_message(SENTINEL)
+    """System turn, a user and an answer turn per example, and the row's user turn.
+
+    For templates that refuse or drop a system role its text stands at the beginning of the first user turn.
+    """
+    system = task.system_message()
+    contents = [turn for example in task.example_turns() for turn in example] + [task.user_message(SENTINEL)]
+    turns = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
     if not system:
-        return [{"role": "user", "content": user}]
-    turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return turns
+    with_system = [{"role": "system", "content": system}, *turns]
     with contextlib.suppress(ModelError):
-        if system.strip() in _apply(tokenizer, turns, add_generation_prompt=True):
-            return turns
-    return [{"role": "user", "content": f"{system}\n\n{user}"}]
+        if system.strip() in _apply(tokenizer, with_system, add_generation_prompt=True):
+            return with_system
+    return [{"role": "user", "content": f"{system}\n\n{contents[0]}"}, *turns[1:]]
+
+
+def _check_examples(task: Task, rendered: str) -> None:
+    """Refuse a template that leaves out turns of the past, or tells them otherwise."""
+    for turns in task.example_turns():
+        if not all(turn.strip() in rendered for turn in turns):
+            raise ModelError(
+                "the model's chat template does not carry the task's examples as they stand",
+                "leave out the examples, or use a model with a plain chat template",
+            )
 
 
 def _apply(tokenizer: Any, messages: Sequence[dict[str, str]], **options: Any) -> str:
@@ -197,10 +216,11 @@ def _eos(tokenizer: Any) -> int:
 
 
 def _plain_chat(task: Task, tokenizer: Any) -> Chat:
-    """For models without a chat template: system and user text, then the answer on a new line."""
+    """For models without a chat template: system text, examples and user text, each answer on a new line."""
     system = task.system_message()
-    user = task.user_message(SENTINEL)
-    before, after = _cut_at_sentinel((f"{system}\n\n" if system else "") + user + "\n" + task.answer)
+    examples = [f"{user}\n{answer}" for user, answer in task.example_turns()]
+    row = f"{task.user_message(SENTINEL)}\n{task.answer}"
+    before, after = _cut_at_sentinel("\n\n".join([*([system] if system else []), *examples, row]))
     with_special = tokenizer("x", add_special_tokens=True)["input_ids"]
     without = tokenizer("x", add_special_tokens=False)["input_ids"]
     n_bos = next((i for i in range(len(with_special)) if with_special[i : i + len(without)] == without), 0)

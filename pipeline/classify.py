@@ -1,9 +1,9 @@
 """The command line: ``python -m pipeline.classify INPUT OUTPUT``.
 
 Whatever can be refused is refused before the model loads: flags, task file, input, output, in this order. Messages go
-to stderr; stdout carries only what ``--help``, ``--version`` and ``--dry-run`` are asked for. A run ends with a summary
-or with one line that says why not, and with an exit code of ``errors``; of many files, each that fails has such a line.
-Nothing heavy is imported before the flags are known to be right.
+to stderr; stdout carries only what ``--help``, ``--version``, ``--print-task``, ``--dry-run`` and ``--explain`` are
+asked for. A run ends with a summary or with one line that says why not, and with an exit code of ``errors``; of many
+files, each that fails has such a line. Nothing heavy is imported before the flags are known to be right.
 """
 
 import io
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.command.failures import tell_failure
-from pipeline.command.logs import logs_on_stderr, wanted_format, write_stderr
+from pipeline.command.logs import logs_on_stderr, wanted_format, write_stderr, write_stdout
 from pipeline.command.options import COMMAND, Options, parse
 from pipeline.command.report import Report, check_metrics_path, write_metrics
 from pipeline.command.stop_signals import Stopped, StopSignals
@@ -73,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _label(options: Options, report: Report, signals: StopSignals) -> int:
     report.input, report.output = public_name(options.input), public_name(options.output)
     settings, task = options.build_settings(), options.build_task()
+    if options.print_task:
+        from pipeline.task_toml import task_to_toml
+
+        write_stdout(task_to_toml(task))
+        return 0
     if options.metrics is not None:
         check_metrics_path(options.metrics)
         report.metrics_path = None if options.dry_run else options.metrics

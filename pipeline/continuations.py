@@ -7,8 +7,9 @@ of the prompt. Every engine fills the same row of edge scores, so everything aft
 
 A label's score is one of two. *Vocabulary*: the joint log-probability of its whole continuation. *Siblings*: the
 log-probability with which decoding constrained to the trie gives the label (De Cao et al. 2021, "Autoregressive Entity
-Retrieval"): at each node only the tokens that some label goes on with compete. Where only one does, nothing is decided, so
-such edges need no score, and tokens behind the last decision need not be fed: with many labels that is most of them.
+Retrieval"): at each node only the tokens that some label goes on with compete. Where only one does, nothing is
+decided, so such edges need no score, and tokens behind the last decision need not be fed: with many labels that is most
+of them.
 
 Knows nothing of tensors, models or tokenizers.
 """

@@ -38,7 +38,7 @@ def decide(probability: NDArray[np.float64], task: Task) -> Decision:
         probability: (n, labels), NaN rows for failed ones.
         task: labels, their order, and limits.
     """
-    failed = np.isnan(probability).any(axis=1)
+    failed = np.asarray(np.isnan(probability).any(axis=1))
     return _decide_many(probability, failed, task) if task.multi else _decide_one(probability, failed, task)
 
 

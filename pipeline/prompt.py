@@ -20,7 +20,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from pipeline.buckets import length_window
-from pipeline.chat import Chat, continuation_ids, control_token_ids, plain_tokenizer, render_chat
+from pipeline.chat import Chat, answer_ids, continuation_ids, control_token_ids, plain_tokenizer, render_chat
 from pipeline.errors import UsageError
 from pipeline.task import Task
 from pipeline.text import cut_middle_chars
@@ -59,6 +59,7 @@ class PromptEncoder:
         plain: the tokenizer that does not.
         control: id and text of every token that no row may contain.
         spellings: texts that the backend may take for one added token, those of ``control`` among them.
+        empty_ids: stand for a text without tokens, for prompts that have none of their own.
     """
 
     chat: Chat
@@ -71,6 +72,7 @@ class PromptEncoder:
     plain: Tokenizer
     control: Mapping[int, str]
     spellings: tuple[str, ...]
+    empty_ids: tuple[int, ...] = ()
 
     @property
     def n_head(self) -> int:
@@ -85,6 +87,13 @@ class PromptEncoder:
     def continuations(self, labels: Sequence[str], answer: str) -> list[tuple[int, ...]]:
         """Per label the tokens of its answer behind the task's ``answer``, end of turn included."""
         return [continuation_ids(label, self.chat, answer, self.plain) for label in labels]
+
+    def yes_no(self, task: Task) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Per label the tokens of its question with yes, and with no, behind the task's ``answer``; no end of turn."""
+        return [
+            (answer_ids(yes, task.answer, self.plain), answer_ids(no, task.answer, self.plain))
+            for yes, no in task.yes_no()
+        ]
 
     def limited(self, max_tokens: int, *, context: str | None = None) -> "PromptEncoder":
         """The same with another limit.
@@ -175,7 +184,8 @@ class PromptEncoder:
         """Head, then left + text + right with control tokens not recognised, then tail."""
         middles = [self.chat.left + text + self.chat.right for text in texts]
         encoded = self.plain.encode_batch_fast(middles, add_special_tokens=False)
-        return [[*self.head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
+        prompts = [[*self.head_ids, *self._uncontrolled(encoding.ids), *self.tail_ids] for encoding in encoded]
+        return [prompt or [*self.empty_ids] for prompt in prompts]
 
     def _uncontrolled(self, token_ids: list[int]) -> list[int]:
         """The last line of defence: a vocabulary may hold a control token as an ordinary piece (Unigram models do)."""

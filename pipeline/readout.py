@@ -1,7 +1,7 @@
 """What an engine reads of a pass, one of three.
 
-A ``ContinuationTree`` reads the scores of its edges, (R, E). ``HiddenStates`` reads what the model makes of a row, for a
-head of our own. ``ClassLogits`` reads the output of a head that came with the model. Knows no tensors.
+A ``ContinuationTree`` reads the scores of its edges, (R, E). ``HiddenStates`` reads what the model makes of a row, for
+a head of our own. ``ClassLogits`` reads the output of a head that came with the model. Knows no tensors.
 """
 
 from dataclasses import dataclass

@@ -168,11 +168,12 @@ def label_prior(scores: NDArray[np.float64], *, multi: bool) -> NDArray[np.float
 
     The log of the mean distribution (with ``multi``: the log-odds of the mean probability of yes). Over texts without
     content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts of the
-    input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Texts without finite scores are left out.
+    input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Texts without finite scores are left out;
+    if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
     """
     finite = scores[np.isfinite(scores).all(axis=1)]
     if not len(finite):
-        return np.zeros(scores.shape[1])
+        return np.full(scores.shape[1], np.nan if len(scores) else 0.0)
 
     def log_mean(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
         mean: NDArray[np.float64] = np.logaddexp.reduce(logprobs, axis=0) - np.log(len(logprobs))

@@ -1,4 +1,4 @@
-"""Settings of a run that are not the task: output columns, decision limits, sizes. Frozen, checked once."""
+"""Settings of a run that are not the task: output columns, limits, sizes. Frozen, checked once."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -19,8 +19,6 @@ class Settings:
         label_column: name of the added label column.
         score_column: name of the added score column, None for none.
         status_column: name of the added status column, None for none.
-        min_score: rows whose label is less probable than this get ``default_label`` and status ``low_score``.
-        default_label: label of such rows; None for null.
         max_tokens: most tokens of a whole prompt; None for 2048, or the model's context if smaller.
         overlong: what becomes of longer prompts: cut in the middle, a null label, or the end of the run.
         engine: see ``choose_engine``.
@@ -31,8 +29,6 @@ class Settings:
     label_column: str = "label"
     score_column: str | None = None
     status_column: str | None = None
-    min_score: float = 0.0
-    default_label: str | None = None
     max_tokens: int | None = None
     overlong: Overlong = "truncate"
     engine: EngineKind = "auto"
@@ -40,13 +36,6 @@ class Settings:
     max_batch_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.min_score <= 1.0:
-            raise UsageError(f"--min-score {self.min_score}: a probability is between 0 and 1")
-        if self.default_label is not None and self.min_score == 0.0:
-            raise UsageError(
-                f"--default-label {self.default_label!r} has no effect without --min-score",
-                "give --min-score P, the probability below which a row gets the default label",
-            )
         for flag, value in (
             ("--max-tokens", self.max_tokens),
             ("--buffer-rows", self.buffer_rows),

@@ -70,14 +70,14 @@ class Stage:
     store: StoredScores | None = None
 
     def run(
-        self, buffers: Iterable[pa.Table], stats: RunStats, *, observe: Observe | None = None
+        self, buffers: Iterable[pa.Table], stats: RunStats, *, observers: Sequence[Observe] = ()
     ) -> Generator[pa.Table, None, None]:
         """Label a stream of buffers.
 
         Args:
             buffers: consecutive rows with the task's columns.
             stats: counts are added to it as the stream flows.
-            observe: is shown every buffer when its texts are scored.
+            observers: are shown every buffer when its texts are scored.
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
@@ -95,7 +95,7 @@ class Stage:
             for prepared in prepared_buffers:
                 with stats.phase("model"):
                     self._score(prepared, stats)
-                if observe is not None:
+                for observe in observers:
                     observe(prepared)
                 yield self._label(prepared, stats)
 
@@ -112,11 +112,17 @@ class Stage:
         return scores
 
     def score_kept(self, texts: pl.Series, stats: RunStats) -> NDArray[np.float32]:
-        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept."""
+        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept.
+
+        Args:
+            texts: not blank.
+            stats: counts of what the model did are added to it.
+        """
         task = replace(self.task, text=(texts.name,), template=None)
         found = find_texts(texts.to_frame().to_arrow(), 0, task, self.store)
         prepared = prepare(found, len(self.task.labels), self.encoder, "truncate", self.store)
-        self._score(prepared, stats)
+        self._score(prepared, counts := RunStats())
+        stats.add_passes(counts)
         return prepared.scores
 
     def encode_row(self, table: pa.Table, row: int) -> pl.DataFrame:

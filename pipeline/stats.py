@@ -60,6 +60,14 @@ class RunStats:
         self.rows += self.buffer_rows
         self.buffer_rows = self.buffer_tokens = 0
 
+    def add_passes(self, other: "RunStats") -> None:
+        """Add what the model did elsewhere, for texts that are no rows of their own."""
+        self.texts += other.texts
+        self.fed_tokens += other.fed_tokens
+        self.padded_tokens += other.padded_tokens
+        self.buckets += other.buckets
+        self.splits += other.splits
+
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """Take back the rows that a block counted if it fails: they are in no output. The work done stays counted."""

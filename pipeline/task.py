@@ -5,24 +5,21 @@ so text, labels and descriptions may contain braces. This module knows nothing o
 columns (``text_columns``), of Arrow, tokenizers or models, and imports nothing heavy.
 """
 
-import string
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
-from reprlib import repr as short_repr
 from typing import Any, Literal, get_args
 
+from pipeline import task_checks as checks
 from pipeline.errors import UsageError
+from pipeline.template import check_placeholders, fill, placeholders
 
 Mode = Literal["single", "multi"]
 Scoring = Literal["auto", "first-token", "constrained", "sequence"]
 Calibration = Literal["none", "contextual", "batch"]
 
 DEFAULT_THRESHOLD = 0.5
-
-_BRACES_HINT = "write a literal brace doubled: {{ or }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +75,41 @@ class Task:
     head: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_columns(self.text, "text")
-        if self.template is not None:
-            _check_template(self.template, self.text)
-        _check_labels(self.label_names, "labels")
-        _check_placeholders(self.system, ("labels", "descriptions"), "system")
-        _check_placeholders(self.user, ("text", "labels", "descriptions"), "user")
-        n_texts = _placeholders(self.user, "user").count("text")
-        if n_texts != 1:
-            raise UsageError(
-                f"user: {{text}} must stand in it exactly once, not {n_texts} times: {short_repr(self.user)}"
-            )
-        _check_choice(self.scoring, get_args(Scoring), "scoring")
-        _check_choice(self.calibration, get_args(Calibration), "calibration")
+        checks.check_text(self.text, self.template)
+        checks.check_labels(self.label_names)
+        check_placeholders(self.system, ("labels", "descriptions"), "system")
+        checks.check_user(self.user)
+        checks.check_choice(self.scoring, get_args(Scoring), "scoring")
+        checks.check_choice(self.calibration, get_args(Calibration), "calibration")
+        checks.check_choice(self.mode, get_args(Mode), "mode")
+        checks.check_answers(self.answers, self.label_names)
+        checks.check_examples(self.examples, self.label_names)
+        check_placeholders(self.question, ("label", "description"), "question")
+        checks.check_yes_no(self.yes, self.no)
+        checks.check_thresholds(self.thresholds, self.label_names)
+        checks.check_probability(self.min_score, "min_score")
+        checks.check_probability(self.min_margin, "min_margin")
+        self._check_mode()
+        checks.check_default_label(self.default_label, has_effect=self.min_score > 0 or self.min_margin > 0)
+
+    def _check_mode(self) -> None:
+        """Refuse what has no effect in this mode."""
+        if not self.multi:
+            if self.thresholds:
+                hint = "with one label a row give min_score, or set mode = 'multi' (--mode multi)"
+                raise UsageError("thresholds: they have no effect with mode 'single'", hint)
+            return
+        checks.check_question(self.question, self.label_questions)
+        if self.examples:
+            hint = "leave out the examples, or set mode = 'single' (--mode single)"
+            raise UsageError("examples: each has one label, so they are no examples of mode 'multi'", hint)
+        if self.scoring != "auto":
+            hint = "leave it at 'auto'"
+            raise UsageError(f"scoring: {self.scoring!r} has no effect with mode 'multi': yes or no decides", hint)
+        for key, value in (("min_score", self.min_score), ("min_margin", self.min_margin)):
+            if value > 0:
+                hint = "give thresholds, for each label the probability from which it is given"
+                raise UsageError(f"{key}: {value!r} has no effect with mode 'multi'", hint)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -112,7 +131,7 @@ class Task:
     def label_questions(self) -> tuple[str, ...]:
         """With ``multi``, what is asked of each label, in order."""
         return tuple(
-            _fill(self.question, {"label": answer, "description": description}, "question")
+            fill(self.question, {"label": answer, "description": description}, "question")
             for answer, (_, description) in zip(self.label_answers, self.labels, strict=True)
         )
 
@@ -127,15 +146,30 @@ class Task:
         """Every column that the text is made of, once each; empty when they are still to be found by name."""
         if self.template is None:
             return self.text
-        return tuple(dict.fromkeys(_placeholders(self.template, "text")))
+        return tuple(dict.fromkeys(placeholders(self.template, "text")))
 
     def system_message(self) -> str:
         """The system turn; empty when there is none."""
-        return _fill(self.system, self._label_values(), "system")
+        return fill(self.system, self._label_values(), "system")
 
     def user_message(self, text: str) -> str:
         """The user turn around one text, which is taken verbatim."""
-        return _fill(self.user, self._label_values() | {"text": text}, "user")
+        return fill(self.user, self._label_values() | {"text": text}, "user")
+
+    def example_turns(self) -> tuple[tuple[str, str], ...]:
+        """The examples as (user turn, answer turn) of a chat, the answer as a row's would go on."""
+        answers = dict(zip(self.label_names, self.label_answers, strict=True))
+        return tuple(
+            (self.user_message(text), self.answer + spaced(self.answer, answers[label]))
+            for text, label in self.examples
+        )
+
+    def yes_no(self) -> tuple[tuple[str, str], ...]:
+        """With ``multi``, per label what follows ``answer``: its question with yes, and with no, behind it."""
+        return tuple(
+            (question + spaced(question, self.yes), question + spaced(question, self.no))
+            for question in self.label_questions
+        )
 
     def with_overrides(
         self,
@@ -144,115 +178,71 @@ class Task:
         labels: str | Iterable[str] | None = None,
         scoring: str | None = None,
         calibration: str | None = None,
+        mode: str | None = None,
+        min_score: float | None = None,
+        min_margin: float | None = None,
+        default_label: str | None = None,
     ) -> "Task":
         """The same task with the values given by flags; ``None``, and no text columns, mean: not given.
 
         Args:
             text_columns: replace the columns or the template of the task.
             labels: names, or one string of names with commas between them, that replace all labels; blanks around
-                a name are dropped, and one that the task has already keeps its description.
-            scoring: as in ``Task``.
-            calibration: as in ``Task``.
+                a name are dropped, and one that the task has already keeps its description, answer, threshold and
+                examples.
+            scoring: as in ``Task``, and so are the others.
+            calibration: whether the model's favourites are divided out.
+            mode: one label a row, or any number.
+            min_score: least probability of a label.
+            min_margin: least distance to the next label.
+            default_label: for rows below one of the two.
 
         Raises:
             UsageError: a value is not allowed; the message begins with its flag.
         """
-        changes: dict[str, Any] = {}
+        values: dict[str, Any] = {
+            "scoring": scoring,
+            "calibration": calibration,
+            "mode": mode,
+            "min_score": min_score,
+            "min_margin": min_margin,
+            "default_label": default_label,
+        }
+        changes = {key: value for key, value in values.items() if value is not None}
+        flags = {key: f"--{key.replace('_', '-')}" for key in changes}
         if text_columns:
-            _check_columns(text_columns, "--text-column")
             changes |= {"text": tuple(text_columns), "template": None}
+            flags["text"] = "--text-column"
         if labels is not None:
-            names = [name.strip() for name in (labels.split(",") if isinstance(labels, str) else labels)]
-            _check_labels(names, "--labels")
-            descriptions = dict(self.labels)
-            changes["labels"] = tuple((name, descriptions.get(name, "")) for name in names)
-        if scoring is not None:
-            _check_choice(scoring, get_args(Scoring), "--scoring")
-            changes["scoring"] = scoring
-        if calibration is not None:
-            _check_choice(calibration, get_args(Calibration), "--calibration")
-            changes["calibration"] = calibration
-        return replace(self, **changes)
+            changes |= self._of_labels(labels.split(",") if isinstance(labels, str) else labels)
+            flags["labels"] = "--labels"
+        try:
+            return replace(self, **changes)
+        except UsageError as error:  # begins with a key, which the flag that gave it is put in place of
+            key, rest = re.findall(r"\A(\w+)(.*)", str(error), re.DOTALL)[0]
+            raise UsageError(flags.get(key, key) + rest, error.hint) from None
+
+    def _of_labels(self, names: Iterable[str]) -> dict[str, Any]:
+        """The fields that speak of labels, for labels of these names."""
+        descriptions = dict(self.labels)
+        labels = tuple((name.strip(), descriptions.get(name.strip(), "")) for name in names)
+        stay = dict(labels)
+        return {
+            "labels": labels,
+            "answers": tuple((name, answer) for name, answer in self.answers if name in stay),
+            "thresholds": tuple((name, threshold) for name, threshold in self.thresholds if name in stay),
+            "examples": tuple((text, name) for text, name in self.examples if name in stay),
+        }
 
     def _label_values(self) -> dict[str, str]:
-        described = (f"{name} ({text})" if text.strip() else name for name, text in self.labels)
-        return {"labels": ", ".join(self.label_names), "descriptions": ", ".join(described)}
+        answers = self.label_answers
+        described = (
+            f"{answer} ({text})" if text.strip() else answer
+            for answer, (_, text) in zip(answers, self.labels, strict=True)
+        )
+        return {"labels": ", ".join(answers), "descriptions": ", ".join(described)}
 
 
-def split_template(template: str, place: str) -> list[tuple[str, str | None]]:
-    """Cut a template into (literal, placeholder that follows it) pieces; ``None``: no placeholder follows.
-
-    Args:
-        template: with ``{name}`` placeholders; ``{{`` and ``}}`` are literal braces.
-        place: key or flag, for the message.
-
-    Raises:
-        UsageError: braces do not match, or a placeholder asks for a format or conversion.
-    """
-    try:
-        parsed = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise UsageError(f"{place}: {short_repr(template)}: {error}", _BRACES_HINT) from None
-    for _, name, spec, conversion in parsed:
-        if spec or conversion:
-            raise UsageError(f"{place}: placeholder {name!r} may not be followed by ':' or '!'", _BRACES_HINT)
-    return [(literal, name) for literal, name, _, _ in parsed]
-
-
-def _placeholders(template: str, place: str) -> list[str]:
-    return [name for _, name in split_template(template, place) if name is not None]
-
-
-def _fill(template: str, values: Mapping[str, str], place: str) -> str:
-    pieces = split_template(template, place)
-    return "".join(literal if name is None else literal + values[name] for literal, name in pieces)
-
-
-def _check_placeholders(template: str, known: tuple[str, ...], place: str) -> None:
-    for name in _placeholders(template, place):
-        if name not in known:
-            allowed = ", ".join(f"{{{placeholder}}}" for placeholder in known)
-            raise UsageError(f"{place}: unknown placeholder {'{' + name + '}'!r}; known are {allowed}", _BRACES_HINT)
-
-
-def _check_template(template: str, columns: tuple[str, ...]) -> None:
-    if columns:
-        raise UsageError(f"text: give the columns {list(columns)!r} or the template {short_repr(template)}, not both")
-    names = _placeholders(template, "text")
-    if not names:
-        hint = f"for the column itself write text = [{template!r}]"
-        raise UsageError(f"text: the template {short_repr(template)} names no {{column}}", hint)
-    _check_columns(tuple(dict.fromkeys(names)), "text")
-
-
-def _check_columns(columns: Sequence[str], place: str) -> None:
-    for position, column in enumerate(columns):
-        if not column.strip():
-            raise UsageError(f"{place}: {column!r} is not a column name")
-        if column in columns[:position]:
-            raise UsageError(f"{place}: column {column!r} is given twice")
-
-
-def _check_labels(names: Sequence[str], place: str) -> None:
-    if len(names) < 2:
-        raise UsageError(f"{place}: at least two labels are needed, got {list(names)!r}")
-    seen: dict[str, str] = {}
-    for name in names:
-        if not name.strip():
-            raise UsageError(f"{place}: {name!r} is not a label; a label is at least one visible character")
-        if name != name.strip():
-            raise UsageError(f"{place}: label {name!r} has blanks around it", f"write {name.strip()!r}")
-        if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
-            raise UsageError(f"{place}: label {name!r} has a line break or control character in it")
-        twin = seen.get(name.casefold())
-        if twin is not None:
-            how = "is given twice" if twin == name else f"differs from {twin!r} in case only"
-            raise UsageError(f"{place}: label {name!r} {how}")
-        seen[name.casefold()] = name
-
-
-def _check_choice(value: str, choices: tuple[str, ...], place: str) -> None:
-    if value not in choices:
-        near = get_close_matches(value, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{place}: {value!r} is not one of {', '.join(map(repr, choices))}", hint)
+def spaced(before: str, text: str) -> str:
+    """A text as it stands behind another: with a blank before it, where there is something that ends in none."""
+    return f" {text}" if before and not before[-1].isspace() else text

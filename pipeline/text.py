@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import InputError
-from pipeline.task import Task, split_template
+from pipeline.task import Task
+from pipeline.template import split_template
 
 # What str.strip() leaves: polars' \s is Unicode White_Space, Python adds the separators U+001C to U+001F.
 _NOT_BLANK = r"[^\s\x1c-\x1f]"

@@ -202,11 +202,10 @@ def compare(ours: NDArray[np.float64], alone: NDArray[np.float64], rows: Sequenc
         rows: (n,) number of each text's row.
         tolerance: what rounding explains.
     """
-    scored, expected = ~np.isnan(ours).any(axis=1), ~np.isnan(alone).any(axis=1)
     own, other = alone.argmax(axis=1), ours.argmax(axis=1)
     n = np.arange(len(rows))
     tie = alone[n, own] - alone[n, other] <= 2 * tolerance
-    return _verdict(ours, alone, scored, expected, own == other, tie, rows, tolerance)
+    return _verdict(ours, alone, own == other, tie, rows, tolerance)
 
 
 def compare_many(
@@ -225,17 +224,17 @@ def compare_many(
         rows: as in ``compare``.
         tolerance: as in ``compare``.
     """
-    scored, expected = ~np.isnan(ours).any(axis=1), ~np.isnan(alone).any(axis=1)
     differs = (ours >= limits) != (alone >= limits)
     tie = (~differs | (np.abs(alone - limits) <= 2 * tolerance)).all(axis=1)
-    return _verdict(ours, alone, scored, expected, ~differs.any(axis=1), tie, rows, tolerance)
+    return _verdict(ours, alone, ~differs.any(axis=1), tie, rows, tolerance)
 
 
 def _verdict(
-    ours: NDArray[np.float64], alone: NDArray[np.float64], scored: NDArray[np.bool_], expected: NDArray[np.bool_],
-    agree: NDArray[np.bool_], close: NDArray[np.bool_], rows: Sequence[int], tolerance: float,
+    ours: NDArray[np.float64], alone: NDArray[np.float64], agree: NDArray[np.bool_], close: NDArray[np.bool_],
+    rows: Sequence[int], tolerance: float,
 ) -> Verdict:  # fmt: skip
-    """Of n texts: which have finite scores here and there, which agree, and which are close to it."""
+    """Of n texts: their scores, which have the same labels if they have any, and which are close to it."""
+    scored, expected = ~np.isnan(ours).any(axis=1), ~np.isnan(alone).any(axis=1)
     difference = np.abs(ours - alone).max(axis=1, initial=0.0)
     difference = np.where(scored & expected, difference, np.where(scored == expected, 0.0, np.inf))
     same = (scored == expected) & (~scored | agree)

@@ -189,7 +189,7 @@ def test_an_error_of_the_model_ends_the_thread(
 
     before = threading.active_count()
     reader = labeller.label_stream(tickets)
-    monkeypatch.setattr("pipeline.stage.score_bucket", fail)
+    monkeypatch.setattr("pipeline.passes.score_bucket", fail)
     with pytest.raises(LookupError) as error:
         reader.read_next_batch()
     assert error.value.args == ("no such kernel",)

@@ -3,10 +3,19 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.chat import Chat, continuation_ids, control_token_ids, plain_tokenizer, render_chat
+from pipeline.chat import Chat, answer_ids, continuation_ids, control_token_ids, plain_tokenizer, render_chat
 from pipeline.errors import ModelError
 from pipeline.task import Task
-from tests.tiny import CHATML, DATED, DROPS_SYSTEM, NO_SYSTEM, THINKING, TOKENIZERS, TRIMMED, tiny_tokenizer
+from tests.tiny import (
+    CHATML,
+    DATED,
+    DROPS_SYSTEM,
+    NO_SYSTEM,
+    THINKING,
+    TOKENIZERS,
+    TRIMMED,
+    tiny_tokenizer,
+)
 
 TASK = Task(
     name="test",
@@ -147,6 +156,103 @@ def test_a_tokenizer_without_an_end_of_sequence_is_refused():
         render_chat(TASK, tokenizer)
 
 
+# ------------------------------------------------------------------------------------------------ examples
+
+FEW_SHOT = replace(
+    TASK,
+    answers=(("billing", "money"),),
+    examples=(("Charged {twice}.", "billing"), ("It crashes.", "technical")),
+)
+EXAMPLE_TURNS = [
+    {"role": "user", "content": "Ticket: Charged {twice}.\nWhich?"},
+    {"role": "assistant", "content": "Category: money"},
+    {"role": "user", "content": "Ticket: It crashes.\nWhich?"},
+    {"role": "assistant", "content": "Category: technical"},
+]
+# As Mistral's: turns must alternate, and there is no system role.
+ALTERNATING = (
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate user/assistant') }}{% endif %}{% endfor %}" + CHATML
+)
+ONLY_THE_LAST = CHATML.replace("in messages", "in messages[-1:]")
+
+
+def test_examples_are_turns_between_system_and_row_and_all_before_the_row_is_the_head():
+    chat = render_chat(FEW_SHOT, tiny_tokenizer("chatml"))
+    assert chat.head == (
+        "<|im_start|>system\nOne of money, technical.<|im_end|>\n"
+        "<|im_start|>user\nTicket: Charged {twice}.\nWhich?<|im_end|>\n"
+        "<|im_start|>assistant\nCategory: money<|im_end|>\n"
+        "<|im_start|>user\nTicket: It crashes.\nWhich?<|im_end|>\n"
+        "<|im_start|>assistant\nCategory: technical<|im_end|>\n"
+        "<|im_start|>"
+    )
+    without = render_chat(replace(FEW_SHOT, examples=()), tiny_tokenizer("chatml"))
+    assert (chat.left, chat.right, chat.tail) == (without.left, without.right, without.tail)
+    assert chat.end_of_turn == without.end_of_turn
+
+
+@pytest.mark.parametrize("kind", ["chatml", "unk-is-control", "rstrip", "unigram", "prepend-first"])
+def test_with_examples_it_is_the_templates_own_chat(kind):
+    tokenizer = tiny_tokenizer(kind)
+    messages = [
+        {"role": "system", "content": "One of money, technical."},
+        *EXAMPLE_TURNS,
+        {"role": "user", "content": f"Ticket: {TEXT}\nWhich?"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert render_chat(FEW_SHOT, tokenizer).whole(TEXT) == rendered + "Category:"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [NO_SYSTEM + CHATML, DROPS_SYSTEM, ALTERNATING, ALTERNATING.replace("m['content']", "m['content'] | trim")],
+    ids=["refuses", "drops", "alternates", "alternates and trims"],
+)
+def test_without_a_system_role_its_text_begins_the_first_example(template):
+    tokenizer = tiny_tokenizer("chatml", template)
+    first, *others = EXAMPLE_TURNS
+    messages = [
+        {"role": "user", "content": f"One of money, technical.\n\n{first['content']}"},
+        *others,
+        {"role": "user", "content": f"Ticket: {TEXT}\nWhich?"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    chat = render_chat(FEW_SHOT, tokenizer)
+    assert chat.whole(TEXT) == rendered + "Category:"
+    assert chat.whole(TEXT).count("One of") == 1
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_examples_change_neither_the_words_around_a_text_nor_the_end_of_turn(kind):
+    tokenizer = tiny_tokenizer(kind)
+    chat, without = render_chat(FEW_SHOT, tokenizer), render_chat(replace(FEW_SHOT, examples=()), tokenizer)
+    assert (chat.right, chat.tail, chat.end_of_turn) == (without.right, without.tail, without.end_of_turn)
+    assert chat.left.endswith("Ticket: ")
+    assert chat.whole(TEXT).count(TEXT) == 1
+
+
+def test_a_model_without_a_template_gets_examples_as_plain_text_like_the_row():
+    assert render_chat(FEW_SHOT, tiny_tokenizer("without-template")).whole("T") == (
+        "One of money, technical.\n\n"
+        "Ticket: Charged {twice}.\nWhich?\nCategory: money\n\n"
+        "Ticket: It crashes.\nWhich?\nCategory: technical\n\n"
+        "Ticket: T\nWhich?\nCategory:"
+    )
+
+
+def test_a_template_that_leaves_the_examples_out_is_refused():
+    with pytest.raises(ModelError, match="does not carry the task's examples"):
+        render_chat(FEW_SHOT, tiny_tokenizer("chatml", ONLY_THE_LAST))
+    assert render_chat(replace(FEW_SHOT, system="", examples=()), tiny_tokenizer("chatml", ONLY_THE_LAST)).tail
+
+
+def test_a_template_that_trims_keeps_examples():
+    task = replace(FEW_SHOT, examples=(("  It rains.\n", "technical"),), user="\n{text}  ")
+    chat = render_chat(task, tiny_tokenizer("chatml", TRIMMED))
+    assert "<|im_start|>user\nIt rains.<|im_end|>\n<|im_start|>assistant\nCategory: technical<|im_end|>" in chat.head
+
+
 # ------------------------------------------------------------------------------------------------ control tokens
 
 
@@ -265,3 +371,18 @@ def test_a_template_that_prints_the_date_gives_the_same_prompt_on_any_day() -> N
     """Llama 3.2 and SmolLM3 do: no score of one night was ever found in the next."""
     rendered = render_chat(TASK, tiny_tokenizer("chatml", DATED)).head
     assert "01 January 2025" in rendered
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("question", ["billing:", "Is it about payments?\n", "价格?"])
+def test_yes_and_no_are_what_follows_a_question_in_the_whole_chat(kind, question):
+    task = replace(TASK, mode="multi", question=question.replace("billing", "{label}") + "{description}")
+    tokenizer = tiny_tokenizer(kind)
+    chat, plain = render_chat(task, tokenizer), plain_tokenizer(tokenizer)
+    prompt = chat.whole("T")
+    for pair in task.yes_no():
+        for text in pair:
+            own = answer_ids(text, task.answer, plain)
+            whole = tokenizer(f"{prompt} {text}", add_special_tokens=False)["input_ids"]
+            assert tokenizer(prompt, add_special_tokens=False)["input_ids"] + [*own] == whole
+            assert chat.end_of_turn not in own

@@ -25,6 +25,7 @@ from pipeline.classify import main
 from pipeline.command.options import Options
 from pipeline.engine.packed import PackedEngine
 from pipeline.parquet.sink import ParquetSink
+from pipeline.task_file import load_task
 from tests.hard_files import UNUSABLE, USABLE, bits, with_text
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -206,9 +207,15 @@ FLAG_ERRORS: dict[str, tuple[list[str], str]] = {
     "no rows": (["--limit", "0"], "--limit: '0' is not a whole number above 0"),
     "no probability": (["--min-score", "x"], "--min-score: 'x' is not a number"),
     "no choice": (["--engine", "fast"], "--engine: 'fast' is not one of 'auto', 'packed', 'padded', 'single'"),
-    "probability of 2": (["--min-score", "2"], "--min-score 2.0: a probability is between 0 and 1"),
+    "probability of 2": (["--min-score", "2"], "--min-score: 2.0 is not a probability, which is between 0 and 1"),
     "one label": (["--labels", "a"], "--labels: at least two labels are needed"),
-    "label without limit": (["--default-label", "x"], "--default-label 'x' has no effect without --min-score"),
+    "label without limit": (["--default-label", "x"], "--default-label: 'x' has no effect without min_score"),
+    "margin of 2": (["--min-margin", "2"], "--min-margin: 2.0 is not a probability, which is between 0 and 1"),
+    "no such built-in task": (["--task", "builtin:tikets"], "the nearest is 'builtin:tickets'"),
+    "limit and many labels": (["--mode", "multi", "--min-score", ".5"], "--min-score: 0.5 has no effect with mode"),
+    "explained dry": (["--dry-run", "--explain", "3"], "--explain 3 and --dry-run exclude each other"),
+    "printed and explained": (["--print-task", "--explain", "3"], "--print-task and --explain 3 exclude each other"),
+    "printed and dry": (["--print-task", "--dry-run"], "--print-task and --dry-run exclude each other"),
     "revision of nothing": (["--model", "embedded", "--revision", "v1"], "--revision 'v1' has no effect"),
     "bar as JSON": (["--progress", "bar", "--log-format", "text", "--log-format", "json"], "exclude each other"),
     "metrics over input": (["--metrics", "in.parquet"], "--metrics 'in.parquet' is INPUT"),
@@ -252,6 +259,35 @@ def test_no_arguments_are_a_usage_error_with_a_way_to_help(classify: CommandLine
     said = classify()
     assert_refused(said, 2, "missing argument 'INPUT'")
     assert said.lines[-1] == "hint: see python -m pipeline.classify --help"
+
+
+def test_a_missing_output_is_a_usage_error(classify: CommandLine) -> None:
+    assert_refused(classify("in.parquet", "--limit", 1), 2, "missing argument 'OUTPUT'")
+
+
+def test_the_task_is_printed_with_all_flags_applied_and_no_input(classify: CommandLine, tmp_path: Path) -> None:
+    flags = ["--labels", "high,low", "--min-score", ".5", "--default-label", "?", "--text-column", "body"]
+    said = classify("--print-task", "--task", "builtin:urgency", *flags, "--model", NOWHERE)
+    assert (said.exit_code, said.stderr) == (0, "")
+    (tmp_path / "mine.toml").write_text(said.stdout, encoding="utf-8")
+    task = load_task(tmp_path / "mine.toml")
+    assert task.label_names == ("high", "low")
+    assert (task.text, task.min_score, task.default_label) == (("body",), 0.5, "?")
+    assert names_in(tmp_path) == ["mine.toml"]
+    again = classify("--print-task", "--task", tmp_path / "mine.toml")
+    assert again.stdout.partition("\n")[2] == said.stdout.partition("\n")[2]
+
+
+def test_printing_a_task_writes_no_metrics_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pipeline.classify import main\n"
+        f"code = main(['--print-task', '--metrics', {str(tmp_path / 'm.json')!r}])\n"
+        "heavy = {'torch', 'transformers', 'polars', 'pyarrow', 'numpy', 'accelerate'} & sys.modules.keys()\n"
+        "sys.exit(f'{code} {heavy}' if heavy or code else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert names_in(tmp_path) == []
 
 
 def test_a_glob_that_the_shell_replaced_is_answered_with_quotes(classify: CommandLine) -> None:
@@ -541,6 +577,33 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(classify: CommandLine,
     assert names_in(tmp_path) == ["in.parquet"]
 
 
+def test_dry_run_shows_examples_answers_and_the_least_a_label_needs(
+    classify: CommandLine, tickets: Path, tmp_path: Path
+) -> None:
+    task = tmp_path / "t.toml"
+    task.write_text(
+        'min_score = 0.5\nmin_margin = 0.25\ndefault_label = "ask"\n[labels]\na = ""\nb = ""\n'
+        '[answers]\na = "alpha"\n[[examples]]\ntext = "First."\nlabel = "a"\n'
+    )
+    said = classify(tickets, tmp_path / "out.parquet", "--task", task, "--dry-run").stdout
+    assert "one label a row" in said
+    assert "0.5 probability and 0.25 more than the next, or 'ask'" in said
+    shown = "user turn of an example:\n  Ticket: First.\nanswer turn of an example:\n  Category: alpha\nuser turn:\n"
+    assert shown in said
+
+
+def test_dry_run_shows_the_questions_and_thresholds_of_any_number_of_labels(
+    classify: CommandLine, tickets: Path, tmp_path: Path
+) -> None:
+    task = tmp_path / "t.toml"
+    task.write_text('mode = "multi"\nyes = "ja"\n[labels]\na = ""\nb = ""\n[thresholds]\nb = 0.75\n')
+    said = classify(tickets, tmp_path / "out.parquet", "--task", task, "--dry-run").stdout
+    assert "any number of labels a row" in said
+    assert "a 0.5, b 0.75" in said
+    assert "'ja' against 'no'" in said
+    assert "questions behind it:\n  a: (ja or no)\n  b: (ja or no)\n" in said
+
+
 def test_dry_run_refuses_what_a_run_would_refuse(classify: CommandLine, tickets: Path, output: Path) -> None:
     output.write_bytes(b"old")
     assert_refused(classify(tickets, output, "--dry-run"), 73, "exists already")
@@ -659,10 +722,12 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         "task": "t.toml",
         "text_column": "a b,c",
         "labels": "x,y",
+        "mode": "multi",
         "label_column": "l",
         "score_column": "p",
         "status_column": "s",
         "min_score": "0.5",
+        "min_margin": "0.25",
         "default_label": "z",
         "scoring": "sequence",
         "calibration": "none",
@@ -686,10 +751,12 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         "progress": "none",
         "limit": "5",
         "dry_run": "yes",
+        "explain": "4",
+        "print_task": "1",
         "debug": "1",
     }
     assert values.keys() == {field.name for field in fields(Options)} - {"input", "output", "version"}
-    switches = {"trust_remote_code", "no_cache", "overwrite", "dry_run", "debug"}
+    switches = {"trust_remote_code", "no_cache", "overwrite", "dry_run", "print_task", "debug"}
     flags = []
     for name, value in values.items():
         for part in value.split(",") if name == "text_column" else [value]:
@@ -731,7 +798,7 @@ def test_a_fault_is_one_line_without_words_of_a_row(
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.stage.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.passes.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70
@@ -944,7 +1011,7 @@ def test_openmp_threads_sleep_when_they_have_no_work() -> None:
     assert done.stdout.splitlines()[-1] == "PASSIVE"
 
 
-@pytest.mark.parametrize("flags", [["--help"], ["--version"], ["--dry-run"]])
+@pytest.mark.parametrize("flags", [["--help"], ["--version"], ["--dry-run"], ["--print-task"]])
 def test_a_reader_that_goes_away_is_no_error(flags: list[str], tickets: Path, output: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)

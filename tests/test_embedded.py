@@ -17,7 +17,7 @@ from pipeline.engine.embedded import embedded_model
 from pipeline.engine.load import load_model
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.single import SingleEngine
-from pipeline.scoring import decide
+from pipeline.scoring import probabilities
 from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.stats import RunStats
@@ -46,9 +46,9 @@ def tickets() -> pl.DataFrame:
 
 def accuracy(stage: Stage, tickets: pl.DataFrame) -> float:
     scores = stage.score_texts(stage.encoder.encode(tickets.select("text")), RunStats())
-    decision = decide(scores.astype(np.float64), stage.prior)
+    probability = probabilities(scores.astype(np.float64), stage.prior, multi=False)
     names = np.array(stage.task.label_names)
-    return float((names[decision.label] == tickets["truth"].to_numpy()).mean())
+    return float((names[probability.argmax(axis=1)] == tickets["truth"].to_numpy()).mean())
 
 
 def test_the_built_in_task_is_clearly_better_than_one_sentence(
@@ -67,8 +67,8 @@ def test_packed_and_padded_agree_with_the_reference(model: Any, tickets: pl.Data
     stage = build_stage(dataclasses.replace(builtin_task(), scoring=scoring), model, Settings())
     assert stage.engine.name == "packed"
     texts = stage.encoder.encode(tickets.select("text").sort(pl.col("text").str.len_bytes()).gather_every(19))
-    context = (model, stage.encoder.prefix_ids, stage.tree)
-    for bucket in cut_buckets(texts, max_batch_tokens=400, extra_tokens=stage.tree.n_nodes):
+    context = (model, stage.encoder.prefix_ids, stage.scorer.readout)
+    for bucket in cut_buckets(texts, max_batch_tokens=400, extra_tokens=stage.scorer.readout.n_nodes):
         expected = SingleEngine(*context).score(bucket)
         for engine in (stage.engine, PaddedEngine(*context)):
             difference = np.abs(engine.score(bucket) - expected).max()

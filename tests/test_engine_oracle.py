@@ -19,25 +19,36 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
 from pipeline.build import build_stage
-from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
+from pipeline.continuations import build_tree, first_token_tree
 from pipeline.engine import attention, packed
 from pipeline.engine.layout import PackedLayout, pack
 from pipeline.engine.load import load_model
-from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import ENGINES, TOLERANCE, choose_engine
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import ModelError
+from pipeline.readout import HiddenStates, Readout
 from pipeline.settings import Settings
 from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
+from tests.engines import (
+    EXACT,
+    N_SHARED,
+    N_TOKENS,
+    PREFIX,
+    WRONG,
+    assert_same,
+    bucket_of,
+    largest,
+    pick,
+    reference,
+)
 from tests.tiny import (
     FAMILIES,
     RECURRENT,
     SIZES,
     UNPACKABLE,
-    VOCAB_SIZE,
     WINDOW,
     tiny_model,
     tiny_model_of,
@@ -48,42 +59,13 @@ EOT = 2
 CONTINUATIONS = [[5, 6, EOT], [5, EOT], [5, 6, 7, EOT], [8, 9, 5, EOT], [10, EOT]]
 TREES = {
     "sequence": build_tree(CONTINUATIONS),
+    "constrained": build_tree(CONTINUATIONS, "siblings"),
     "first-token": first_token_tree(["a", "b", "c"], [[5, EOT], [8, EOT], [10, EOT]]),
 }
-PREFIX = tuple(np.random.default_rng(1).integers(3, VOCAB_SIZE, 12).tolist())
-N_SHARED = [12, 9, 0]  # all of the prefix, some of it, nothing
-N_TOKENS = [31, 18, 18, 9, 3, 1]
-EXACT = 1e-4  # float32; a wrong mask or position is a hundred times more, see the last tests
-WRONG = 1e-2
+# What an engine is asked for: edge scores of every kind of tree, or the states of a row.
+READOUTS: dict[str, Readout] = {**TREES, "hidden": HiddenStates()}
 
 cached_model = cache(tiny_model)
-
-
-def bucket_of(n_tokens: list[int], n_shared: int, seed: int = 0) -> Bucket:
-    token_ids = np.random.default_rng(seed).integers(3, VOCAB_SIZE, sum(n_tokens))
-    return Bucket(np.arange(len(n_tokens)), token_ids, np.array(n_tokens), n_shared)
-
-
-def pick(bucket: Bucket, rows: list[int]) -> Bucket:
-    """Some rows of a bucket, in the order given."""
-    own = np.split(bucket.token_ids, np.cumsum(bucket.n_tokens)[:-1])
-    return Bucket(bucket.rows[rows], np.concatenate([own[row] for row in rows]), bucket.n_tokens[rows], bucket.n_shared)
-
-
-def reference(model: Model, tree: ContinuationTree, bucket: Bucket) -> NDArray[np.float32]:
-    return SingleEngine(model, PREFIX, tree).score(bucket)
-
-
-def largest(scores: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    assert scores.shape == expected.shape
-    assert scores.dtype == expected.dtype == np.float32
-    assert np.isfinite(expected).all()
-    return float(np.abs(scores - expected).max())
-
-
-def assert_same(scores: NDArray[np.float32], expected: NDArray[np.float32], what: str) -> None:
-    difference = largest(scores, expected)
-    assert difference < EXACT, f"{what}: largest difference {difference:.2g}"
 
 
 # ------------------------------------------------------------------------------------------------ the same numbers
@@ -104,37 +86,37 @@ def test_the_reference_path_is_what_plain_transformers_says(family):
 
 
 @pytest.mark.parametrize("n_shared", N_SHARED)
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_and_padded_agree_with_one_row_at_a_time(family, tree, n_shared):
+def test_packed_and_padded_agree_with_one_row_at_a_time(family, readout, n_shared):
     model, bucket = cached_model(family), bucket_of(N_TOKENS, n_shared)
-    expected = reference(model, TREES[tree], bucket)
-    assert_same(PackedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"packed {family}")
-    assert_same(PaddedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"padded {family}")
+    expected = reference(model, READOUTS[readout], bucket)
+    assert_same(PackedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"packed {family}")
+    assert_same(PaddedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"padded {family}")
 
 
 @pytest.mark.parametrize("n_shared", N_SHARED)
 @pytest.mark.parametrize("family", UNPACKABLE)
 def test_padded_agrees_on_families_that_cannot_be_packed(family, n_shared):
     model, bucket = cached_model(family), bucket_of(N_TOKENS, n_shared)
-    for tree in TREES.values():
-        scores = PaddedEngine(model, PREFIX, tree).score(bucket)
-        assert_same(scores, reference(model, tree, bucket), f"padded {family}")
+    for readout in READOUTS.values():
+        scores = PaddedEngine(model, PREFIX, readout).score(bucket)
+        assert_same(scores, reference(model, readout, bucket), f"padded {family}")
 
 
 @settings(max_examples=25)
 @given(
     family=st.sampled_from(["llama", "gemma2", "gemma3", "gpt2"]),
-    tree=st.sampled_from(list(TREES)),
+    readout=st.sampled_from(list(READOUTS)),
     n_tokens=st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5),
     n_shared=st.integers(0, len(PREFIX)),
     seed=st.integers(0, 1000),
 )
-def test_engines_agree_whatever_the_lengths(family, tree, n_tokens, n_shared, seed):
+def test_engines_agree_whatever_the_lengths(family, readout, n_tokens, n_shared, seed):
     model, bucket = cached_model(family), bucket_of(n_tokens, n_shared, seed)
-    expected = reference(model, TREES[tree], bucket)
-    assert_same(PackedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"packed {family}")
-    assert_same(PaddedEngine(model, PREFIX, TREES[tree]).score(bucket), expected, f"padded {family}")
+    expected = reference(model, READOUTS[readout], bucket)
+    assert_same(PackedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"packed {family}")
+    assert_same(PaddedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"padded {family}")
 
 
 @settings(max_examples=15)
@@ -156,11 +138,11 @@ def test_the_tree_gives_what_each_label_alone_gives(continuations):
 
 
 @pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_rows_scores_do_not_depend_on_its_company(family, tree, build):
+def test_a_rows_scores_do_not_depend_on_its_company(family, readout, build):
     model, bucket = cached_model(family), bucket_of(N_TOKENS, 12)
-    engine = build(model, PREFIX, TREES[tree])
+    engine = build(model, PREFIX, READOUTS[readout])
     together = engine.score(bucket)
     rng = np.random.default_rng(2)
     for _ in range(4):
@@ -189,19 +171,20 @@ def test_a_shared_prefix_gives_what_the_same_tokens_within_each_row_give(family,
     assert_same(scores, build(model, (), tree).score(whole), f"{build.name} {family}, prefix and no prefix")
 
 
+@pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("n_shared", N_SHARED)
-def test_the_padded_engine_gives_the_same_with_and_without_sharing_the_prefix(n_shared):
-    model, tree, bucket = cached_model("llama"), TREES["sequence"], bucket_of(N_TOKENS, n_shared)
-    scores = PaddedEngine(model, PREFIX, tree, share_prefix=False).score(bucket)
-    assert_same(scores, PaddedEngine(model, PREFIX, tree).score(bucket), "sharing the prefix")
+def test_the_padded_engine_gives_the_same_with_and_without_sharing_the_prefix(n_shared, readout):
+    model, bucket, wanted = cached_model("llama"), bucket_of(N_TOKENS, n_shared), READOUTS[readout]
+    scores = PaddedEngine(model, PREFIX, wanted, share_prefix=False).score(bucket)
+    assert_same(scores, PaddedEngine(model, PREFIX, wanted).score(bucket), "sharing the prefix")
 
 
 @pytest.mark.parametrize("n_tokens", [[6, 6, 6], [1], [1, 1, 1, 1], [40]])
 def test_equally_long_rows_need_no_gathering_and_score_the_same(n_tokens):
     model, bucket = cached_model("gemma3"), bucket_of(n_tokens, 12)
-    for tree in TREES.values():
-        assert pack(bucket, tree, model.device).is_dense
-        assert_same(PackedEngine(model, PREFIX, tree).score(bucket), reference(model, tree, bucket), "dense")
+    for readout in READOUTS.values():
+        assert pack(bucket, readout, model.device).is_dense
+        assert_same(PackedEngine(model, PREFIX, readout).score(bucket), reference(model, readout, bucket), "dense")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -215,29 +198,29 @@ def test_half_precision_agrees_within_the_tolerance_of_the_start_up_check(family
 # ------------------------------------------------------------------------------------------------ the model as it was
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi"])
-def test_a_model_is_left_as_it_was(family, tree):
+def test_a_model_is_left_as_it_was(family, readout):
     model, bucket = tiny_model(family), bucket_of(N_TOKENS, 12)
-    before = reference(model, TREES[tree], bucket)
+    before = reference(model, READOUTS[readout], bucket)
     attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
     weights = {name: tensor.clone() for name, tensor in model.lm.state_dict().items()}
     for build in (PackedEngine, PaddedEngine):
-        build(model, PREFIX, TREES[tree]).score(bucket)
+        build(model, PREFIX, READOUTS[readout]).score(bucket)
         assert model.lm.config._attn_implementation == attention_before != attention.IMPLEMENTATION
         assert model.lm.get_output_embeddings() is head
         after = model.lm.state_dict()
         assert list(after) == list(weights)
         assert all(torch.equal(after[name], tensor) for name, tensor in weights.items())
-    np.testing.assert_array_equal(reference(model, TREES[tree], bucket), before)
+    np.testing.assert_array_equal(reference(model, READOUTS[readout], bucket), before)
 
 
-@pytest.mark.parametrize("tree", TREES)
-def test_a_model_is_left_as_it_was_by_a_pass_that_fails(tree):
+@pytest.mark.parametrize("readout", READOUTS)
+def test_a_model_is_left_as_it_was_by_a_pass_that_fails(readout):
     """Out of memory in the middle of a pass must not leave the label matrix in place of the output matrix."""
     model = tiny_model("llama")
     attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
-    engine = PackedEngine(model, PREFIX, TREES[tree])
+    engine = PackedEngine(model, PREFIX, READOUTS[readout])
 
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError
@@ -249,7 +232,7 @@ def test_a_model_is_left_as_it_was_by_a_pass_that_fails(tree):
     assert model.lm.config._attn_implementation == attention_before
     assert model.lm.get_output_embeddings() is head
     bucket = bucket_of(N_TOKENS, 12)
-    assert_same(engine.score(bucket), reference(model, TREES[tree], bucket), "after a failed pass")
+    assert_same(engine.score(bucket), reference(model, READOUTS[readout], bucket), "after a failed pass")
 
 
 def test_a_model_folder_loads_as_the_model_that_was_saved(tiny_model_folder):

@@ -126,8 +126,11 @@ def test_the_recipe_tells_apart_all_that_changes_an_output_and_nothing_else() ->
         recipe(settings=Settings(label_column="other")),
         recipe(settings=Settings(score_column="score")),
         recipe(settings=Settings(status_column="status")),
-        recipe(settings=Settings(min_score=0.5)),
-        recipe(settings=Settings(min_score=0.5, default_label="none")),
+        recipe(replace(builtin_task(), min_score=0.5)),
+        recipe(replace(builtin_task(), min_score=0.5, default_label="none")),
+        recipe(replace(builtin_task(), min_margin=0.5)),
+        recipe(replace(builtin_task(), mode="multi")),
+        recipe(replace(builtin_task(), mode="multi", thresholds=(("billing", 0.4),))),
         recipe(settings=Settings(overlong="null")),
         recipe_of(replace(stage, fingerprint="other"), None),
     ]

@@ -99,7 +99,7 @@ def run_doomed(arguments: list[str], signum: int, seconds: float, log: str) -> N
     """A run, in a process of its own, that gets a signal at some moment after its first pass."""
     import pipeline.stage
 
-    score_bucket, n_passes = pipeline.stage.score_bucket, 0
+    score_bucket, n_passes = pipeline.passes.score_bucket, 0
 
     def counted(engine: Any, bucket: Any, stats: Any) -> Any:
         nonlocal n_passes
@@ -112,7 +112,7 @@ def run_doomed(arguments: list[str], signum: int, seconds: float, log: str) -> N
             os.kill(os.getpid(), signum)
         return score_bucket(engine, bucket, stats)
 
-    pipeline.stage.score_bucket = counted
+    pipeline.passes.score_bucket = counted
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # as a process ends, without waiting for the timer
     os._exit(main(arguments))

@@ -34,6 +34,7 @@ TASKS = {
     "words before": replace(BASE, user="Ticket: {text}"),
     "nothing around": replace(BASE, user="{text}", system="", answer=""),
     "words behind": replace(BASE, user="{text}\n\nWhich category?", answer="The "),
+    "examples before": replace(BASE, examples=(("I was charged twice.", "billing"), ("It\n\ncrashes.", "technical"))),
     "no blank before": replace(BASE, user="Ticket ={text}=", system="Two  blanks.\n\n\nThree lines."),
 }
 # Kinds whose segments are the whole chat; the others are fed whole chats.
@@ -324,6 +325,41 @@ def test_the_head_ends_at_the_last_control_token_before_the_text():
     assert encoder.prefix_ids[encoder.n_head - 1] == tokenizer_of("unk-is-control").convert_tokens_to_ids(
         "<|im_start|>"
     )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind != "without-template"])
+def test_examples_belong_to_the_head_which_no_text_can_change(kind):
+    encoder, without = encoder_of(kind, "examples before"), encoder_of(kind)
+    assert encoder.n_head > without.n_head + 20
+    frame = encode(encoder, ["I was charged twice.", "\u0338 x", "x"])
+    assert (frame["n_shared"] >= encoder.n_head).all()
+    assert (
+        frame["token_ids"].to_list()
+        == encode(without, ["I was charged twice.", "\u0338 x", "x"])["token_ids"].to_list()
+    )
+
+
+def test_examples_of_a_model_without_a_template_are_shared_too():
+    encoder = encoder_of("without-template", "examples before")
+    assert set(encode(encoder, ["I was charged twice.", "x"])["n_shared"]) == {len(encoder.prefix_ids)}
+    assert len(encoder.prefix_ids) > 20
+
+
+# ------------------------------------------------------------------------------------------------ yes and no
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_every_label_is_asked_behind_the_answer_and_its_pair_differs_at_the_end_only(kind):
+    task = replace(BASE, mode="multi", question="Is it {label}?", yes="yes", no="no")
+    encoder = build_encoder(task, tokenizer_of(kind), max_tokens=MAX_TOKENS)
+    pairs = encoder.yes_no(task)
+    assert len(pairs) == len(task.labels)
+    for (yes, no), label in zip(pairs, task.label_names, strict=True):
+        assert tokenizer_of(kind).decode(yes).strip() == f"Is it {label}? yes"
+        assert tokenizer_of(kind).decode(no).strip() == f"Is it {label}? no"
+        n_common = sum(1 for a, b in zip(yes, no, strict=False) if a == b)
+        assert yes[:n_common] == no[:n_common]
+        assert n_common < min(len(yes), len(no))
 
 
 # ------------------------------------------------------------------------------------------------ over-long texts

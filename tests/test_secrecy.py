@@ -128,7 +128,7 @@ FAULTS: dict[str, tuple[int, tuple[object, ...], Fault]] = {
     "fault at a text": (70, (), lambda: replaced(pipeline.prepare, "text_frame", lambda f: at_call(2, indiscreet, f))),
     "fault in writing": (70, (), lambda: replaced(ParquetSink, "write", lambda f: at_call(2, indiscreet, f))),
     "wrong labels": (3, ("--verify", 36, "--engine", "packed"), lambda: replaced(PackedEngine, "score", wrong)),
-    "no scores": (3, (), lambda: replaced(pipeline.stage, "score_bucket", without_scores)),
+    "no scores": (3, (), lambda: replaced(pipeline.passes, "score_bucket", without_scores)),
     "too long": (3, ("--overlong", "fail"), ExitStack),
 }
 

@@ -19,9 +19,10 @@ from pipeline.build import build_stage
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError, UsageError
 from pipeline.parquet.buffers import buffers
-from pipeline.scoring import decide, label_logprobs
+from pipeline.passes import score_bucket
+from pipeline.scoring import probabilities
 from pipeline.settings import Settings
-from pipeline.stage import Stage, score_bucket
+from pipeline.stage import Stage
 from pipeline.stats import RunStats
 from pipeline.task import Task
 from pipeline.task_file import task_from_toml
@@ -72,9 +73,9 @@ def alone(stage: Stage, model: Any, text: str) -> tuple[str, float]:
     encoded = stage.encoder.encode(pl.DataFrame({"text": [text]}))
     own = encoded["token_ids"][0].to_numpy().astype(np.int64)
     bucket = Bucket(np.array([0]), own, np.array([len(own)]), int(encoded["n_shared"][0]))
-    scores = SingleEngine(model, stage.encoder.prefix_ids, stage.tree).score(bucket)
-    decision = decide(label_logprobs(scores, stage.tree), stage.prior)
-    return stage.task.label_names[int(decision.label[0])], float(decision.score[0])
+    raw = SingleEngine(model, stage.encoder.prefix_ids, stage.scorer.readout).score(bucket)
+    (probability,) = probabilities(stage.scorer.scores(raw), stage.prior, multi=False)
+    return stage.task.label_names[int(probability.argmax())], float(probability.max())
 
 
 def test_every_row_gets_the_label_it_would_get_alone_in_its_own_place(stage: Stage, model: Any) -> None:
@@ -174,14 +175,14 @@ def test_rows_below_the_minimum_score_get_the_default_label(stage: Stage) -> Non
     table = pa.table({"text": tickets(30)})
     scores = run(stage, table)["score"].to_pylist()
     limit = sum(sorted(scores)[9:11]) / 2
-    strict = dataclasses.replace(stage.settings, min_score=limit, default_label="other")
-    out = run(dataclasses.replace(stage, settings=strict), table)
+    strict = dataclasses.replace(stage.task, min_score=limit, default_label="other")
+    out = run(dataclasses.replace(stage, task=strict), table)
     low = [score < limit for score in scores]
     assert [status == "low_score" for status in out["status"].to_pylist()] == low
     assert [label == "other" for label in out["label"].to_pylist()] == low
     assert out["score"].to_pylist() == pytest.approx(scores), "the score stays, so that it can be looked at"
     no_default = dataclasses.replace(strict, default_label=None)
-    out = run(dataclasses.replace(stage, settings=no_default), table)
+    out = run(dataclasses.replace(stage, task=no_default), table)
     assert [label is None for label in out["label"].to_pylist()] == low
 
 

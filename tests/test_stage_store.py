@@ -147,7 +147,7 @@ def test_nothing_scored_in_another_way_is_used(stage: Stage, model: Any) -> None
     same = {
         "calibration": build_stage(task(calibration="none"), model, ALL_COLUMNS),
         "engine": build_stage(task(), model, dataclasses.replace(ALL_COLUMNS, engine="single")),
-        "minimum": build_stage(task(), model, dataclasses.replace(ALL_COLUMNS, min_score=0.9, default_label="x")),
+        "minimum": build_stage(task(min_score=0.9, default_label="x"), model, ALL_COLUMNS),
     }
     with LabelStore(MEMORY, shared=True) as store:
         counted(with_store(stage, store), table)

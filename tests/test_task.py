@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import UsageError
-from pipeline.task import Task, split_template
+from pipeline.task import Task, spaced
 
 TASK = Task(
     name="test",
@@ -50,10 +50,6 @@ def test_columns_of_a_template_are_named_once_each_in_order_of_appearance():
     assert task.columns == ("b", "a c")
 
 
-def test_split_template_pairs_each_literal_with_the_placeholder_behind_it():
-    assert split_template("a{{{x.y[0]}}}b", "text") == [("a{", None), ("", "x.y[0]"), ("}", None), ("b", None)]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -82,8 +78,36 @@ def test_split_template_pairs_each_literal_with_the_placeholder_behind_it():
         ({"text": (), "template": "body"}, r"text: the template 'body' names no \{column\}"),
         ({"text": (), "template": "{ }"}, r"text: ' ' is not a column name"),
         ({"text": ("a",), "template": "{b}"}, r"text: give the columns \['a'\] or the template '\{b\}', not both"),
-        ({"scoring": "frist-token"}, r"scoring: 'frist-token' is not one of 'auto', 'first-token', 'sequence'"),
-        ({"calibration": ""}, r"calibration: '' is not one of 'none', 'contextual'"),
+        (
+            {"scoring": "frist-token"},
+            r"scoring: 'frist-token' is not one of 'auto', 'first-token', 'constrained', 'sequence'",
+        ),
+        ({"calibration": ""}, r"calibration: '' is not one of 'none', 'contextual', 'batch'"),
+        ({"mode": "many"}, r"mode: 'many' is not one of 'single', 'multi'"),
+        ({"answers": (("biling", "x"),)}, r"answers: 'biling' is not one of the labels; the nearest is 'billing'"),
+        ({"answers": (("other", "x"), ("other", "y"))}, r"answers: label 'other' is given twice"),
+        ({"answers": (("other", " "),)}, r"answers: ' ' is not an answer; an answer is at least one visible character"),
+        ({"answers": (("other", "x "),)}, r"answers: answer 'x ' has blanks around it"),
+        ({"answers": (("other", "a\nb"),)}, r"answers: answer 'a\\nb' has a line break or control character in it"),
+        ({"answers": (("other", "Billing"),)}, r"answers: labels 'billing' and 'other' have the same answer 'Billing'"),
+        ({"examples": (("x", "bill"),)}, r"examples: 'bill' is not one of the labels; the nearest is 'billing'"),
+        (
+            {"examples": (("\n", "other"),)},
+            r"examples: '\\n' is no text: one of the examples of label 'other' is blank",
+        ),
+        (
+            {"question": "{labels}"},
+            r"question: unknown placeholder '\{labels\}'; known are \{label\}, \{description\}$",
+        ),
+        ({"yes": ""}, r"yes: '' is not an answer"),
+        ({"no": "n\to"}, r"no: answer 'n\\to' has a line break or control character in it"),
+        ({"yes": "No"}, r"yes: 'No' and no = 'no' are the same, or one begins with the other"),
+        ({"yes": "none"}, r"yes: 'none' and no = 'no' are the same, or one begins with the other"),
+        ({"thresholds": (("other", 0.3),)}, r"thresholds: they have no effect with mode 'single'"),
+        ({"min_score": 1.5}, r"min_score: 1.5 is not a probability, which is between 0 and 1"),
+        ({"min_margin": float("nan")}, r"min_margin: nan is not a probability, which is between 0 and 1"),
+        ({"default_label": "x"}, r"default_label: 'x' has no effect without min_score or min_margin"),
+        ({"default_label": " ", "min_score": 0.5}, r"default_label: ' ' is blank"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_itself(change, message):
@@ -109,6 +133,88 @@ def test_a_choice_misspelt_hints_at_the_nearest():
     assert caught.value.hint == "did you mean 'sequence'?"
 
 
+MULTI = replace(TASK, mode="multi", answers=(("other", "else"),), thresholds=(("other", 0.3),))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"thresholds": (("x", 0.3),)}, r"thresholds: 'x' is not one of the labels; the nearest is "),
+        ({"thresholds": (("other", -0.1),)}, r"thresholds\.other: -0.1 is not a probability"),
+        ({"question": "{{label}}?"}, r"question: \{label\} or \{description\} must stand in it: '\{\{label\}\}\?'"),
+        (
+            {"question": "{description}?", "labels": (("a", ""), ("other", ""))},
+            r"question: two labels have the same question '\?'",
+        ),
+        ({"examples": (("x", "other"),)}, r"examples: each has one label, so they are no examples of mode 'multi'"),
+        ({"scoring": "sequence"}, r"scoring: 'sequence' has no effect with mode 'multi'"),
+        ({"min_score": 0.5}, r"min_score: 0.5 has no effect with mode 'multi'"),
+        ({"min_margin": 0.5}, r"min_margin: 0.5 has no effect with mode 'multi'"),
+        ({"default_label": "x"}, r"default_label: 'x' has no effect without min_score or min_margin"),
+    ],
+)
+def test_what_has_no_effect_with_several_labels_a_row_is_refused(change, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        replace(MULTI, **change)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_message_about_a_value_begins_with_its_key():
+    """Overrides put their flag in its place."""
+    for change in ({"mode": "x"}, {"min_score": 2}, {"default_label": "x"}, {"labels": ()}, {"text": ("a", "a")}):
+        with pytest.raises(UsageError) as caught:
+            replace(TASK, **change)
+        (key,) = change
+        assert str(caught.value).startswith(f"{key}: ")
+
+
+def test_answers_stand_in_prompts_for_the_names_of_their_labels():
+    task = replace(TASK, answers=(("billing", "money"),))
+    assert task.label_answers == ("money", "other")
+    assert task.system_message() == "One of money, other: money (payments, refunds), other. {JSON}"
+
+
+def test_two_labels_may_swap_their_names_as_answers():
+    task = replace(TASK, labels=(("yes", ""), ("no", "")), answers=(("yes", "no"), ("no", "yes")))
+    assert task.label_answers == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("before", "whole"), [("A:", " x"), ("A: ", "x"), ("A:\n", "x"), ("A:\u3000", "x"), ("", "x"), (" ", "x")]
+)
+def test_a_text_is_spaced_behind_what_does_not_end_in_a_blank(before, whole):
+    assert spaced(before, "x") == whole
+
+
+def test_examples_are_turns_like_those_of_a_row():
+    examples = (("{text} twice", "billing"), ("x", "other"))
+    task = replace(TASK, answer="Category:", answers=(("billing", "money"),), examples=examples)
+    assert task.example_turns() == (
+        ("Ticket: {text} twice\nmoney, other", "Category: money"),
+        ("Ticket: x\nmoney, other", "Category: other"),
+    )
+    assert replace(task, answer="").example_turns()[1][1] == "other"
+    assert replace(task, answer="A:\n").example_turns()[1][1] == "A:\nother"
+
+
+def test_each_label_has_a_question_and_a_threshold_of_its_own():
+    assert MULTI.label_questions == ("billing:", "else:")
+    assert MULTI.label_thresholds == (0.5, 0.3)
+    assert MULTI.yes_no() == (("billing: yes", "billing: no"), ("else: yes", "else: no"))
+    task = replace(MULTI, question="{label} ({description})?\n", yes="Ja", no="Nein")
+    assert task.yes_no()[0] == ("billing (payments, refunds)?\nJa", "billing (payments, refunds)?\nNein")
+
+
+def test_descriptions_alone_may_tell_questions_apart():
+    task = replace(MULTI, question="about {description}?", labels=(("billing", "money"), ("other", "the rest")))
+    assert task.label_questions == ("about money?", "about the rest?")
+
+
+def test_questions_that_a_task_of_one_label_has_no_use_for_are_harmless():
+    task = replace(TASK, question="about nothing?", yes="ja", no="nein")
+    assert not task.multi
+
+
 def test_overrides_not_given_change_nothing():
     assert TASK.with_overrides() == TASK
 
@@ -128,9 +234,30 @@ def test_labels_given_replace_all_and_keep_descriptions_of_known_names(given_lab
     assert TASK.with_overrides(labels=given_labels).labels == (("new", ""), ("billing", "payments, refunds"))
 
 
+def test_what_speaks_of_labels_stays_for_those_that_stay():
+    task = replace(TASK, answers=(("billing", "money"), ("other", "else")), examples=(("x", "other"), ("y", "billing")))
+    task = task.with_overrides(labels="new,other")
+    assert (task.answers, task.examples) == ((("other", "else"),), (("x", "other"),))
+    assert MULTI.with_overrides(labels="other,new").label_thresholds == (0.3, 0.5)
+    assert MULTI.with_overrides(labels="billing,new").thresholds == ()
+
+
+def test_limits_given_replace_those_of_the_task():
+    task = replace(TASK, min_score=0.1).with_overrides(min_score=0.2, min_margin=0.3, default_label="ask")
+    assert (task.min_score, task.min_margin, task.default_label) == (0.2, 0.3, "ask")
+    assert task.with_overrides(min_score=0.0).min_score == 0.0
+    assert TASK.with_overrides(mode="multi").multi
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"mode": "many"}, "--mode: 'many' is not one of"),
+        ({"min_score": 2.0}, "--min-score: 2.0 is not a probability, which is between 0 and 1"),
+        ({"min_margin": -1.0}, "--min-margin: -1.0 is not a probability"),
+        ({"default_label": "x"}, "--default-label: 'x' has no effect without min_score or min_margin"),
+        ({"min_score": 0.1, "mode": "multi"}, "--min-score: 0.1 has no effect with mode 'multi'"),
+        ({"scoring": "sequence", "mode": "multi"}, "--scoring: 'sequence' has no effect with mode 'multi'"),
         ({"labels": "a,a"}, "--labels: label 'a' is given twice"),
         ({"labels": "a,b,"}, "--labels: '' is not a label"),
         ({"labels": ""}, "--labels: at least two labels are needed"),
@@ -143,3 +270,10 @@ def test_labels_given_replace_all_and_keep_descriptions_of_known_names(given_lab
 def test_a_wrong_override_is_refused_with_its_flag(change, message):
     with pytest.raises(UsageError, match=message):
         TASK.with_overrides(**change)
+
+
+def test_a_value_of_the_task_that_an_override_makes_wrong_is_named_by_its_key():
+    with pytest.raises(UsageError, match=r"^thresholds: they have no effect with mode 'single'"):
+        MULTI.with_overrides(mode="single")
+    with pytest.raises(UsageError, match=r"^examples: each has one label"):
+        replace(TASK, examples=(("x", "other"),)).with_overrides(mode="multi")

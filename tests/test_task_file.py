@@ -1,12 +1,13 @@
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.task_file import MAX_TASK_FILE_BYTES, builtin_task, load_task, task_from_toml
+from pipeline.task_file import MAX_TASK_FILE_BYTES, builtin_names, builtin_task, builtin_toml, load_task, task_from_toml
 
 
 def test_the_builtin_task_sorts_tickets_and_finds_its_text_by_name():
@@ -54,6 +55,102 @@ def test_every_string_key_of_a_file_is_used():
     assert (task.scoring, task.calibration) == ("first-token", "none")
 
 
+EVERYTHING = """
+text = ["a"]
+calibration = "batch"
+scoring = "constrained"
+question = "{description}?"
+yes = "ja"
+no = "nein"
+min_score = 1
+min_margin = 0.25
+default_label = "other"
+head = "heads/h.safetensors"
+[labels]
+up = "higher"
+down = "lower"
+[answers]
+up = "rise"
+[[examples]]
+text = "It rose."
+label = "up"
+[[examples]]
+text = "It fell."
+label = "down"
+"""
+
+
+def test_every_other_key_of_a_file_is_used(tmp_path):
+    (tmp_path / "t.toml").write_text(EVERYTHING)
+    task = load_task(tmp_path / "t.toml")
+    assert (task.calibration, task.scoring) == ("batch", "constrained")
+    assert (task.question, task.yes, task.no) == ("{description}?", "ja", "nein")
+    assert (task.min_score, task.min_margin, task.default_label) == (1.0, 0.25, "other")
+    assert isinstance(task.min_score, float)
+    assert task.answers == (("up", "rise"),)
+    assert task.examples == (("It rose.", "up"), ("It fell.", "down"))
+    multi = task_from_toml('mode = "multi"\n[thresholds]\nbilling = 0.7\naccount = 1', "t")
+    assert (multi.mode, multi.label_thresholds) == ("multi", (0.7, 0.5, 1.0))
+
+
+def test_a_head_is_found_from_the_folder_of_its_file(tmp_path, monkeypatch):
+    (tmp_path / "tasks").mkdir()
+    path = tmp_path / "tasks" / "t.toml"
+    path.write_text('head = "../h.safetensors"')
+    assert load_task(path).head == tmp_path / "h.safetensors"
+    monkeypatch.chdir(tmp_path)
+    assert load_task("tasks/t.toml").head == tmp_path / "h.safetensors"
+    path.write_text('head = "/heads/h"')
+    assert load_task(path).head == Path("/heads/h")
+
+
+def test_an_empty_string_is_no_head_and_no_default_label():
+    task = task_from_toml('head = ""\ndefault_label = ""\nmin_score = 0.5', "t")
+    assert (task.head, task.default_label) == (None, None)
+
+
+def test_examples_may_stand_in_one_array():
+    task = task_from_toml('examples = [{text = "x", label = "billing"}]', "t")
+    assert task.examples == (("x", "billing"),)
+
+
+def test_the_builtin_file_sets_every_setting_and_has_a_paragraph_for_every_table():
+    paragraphs = builtin_toml("tickets").split("\n\n")
+    for field in fields(builtin_task()):
+        if field.name not in ("name", "template"):
+            starts = (f"{field.name} = ", f"[{field.name}]", f"# [{field.name}]", f"# [[{field.name}]]")
+            assert any(line.startswith(starts) for part in paragraphs for line in part.splitlines()), field.name
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_builtin_task_is_asked_for_by_its_name(name):
+    task = load_task(f"builtin:{name}")
+    assert task == builtin_task(name)
+    assert task.name == name
+    assert all(description for _, description in task.labels)
+    assert task.system_message()
+    assert task.answer
+    assert name == "tickets" or not any(label in task.system for label in builtin_task().label_names)
+
+
+def test_starters_for_the_usual_questions_ship_in_the_package():
+    assert builtin_names() == ("sentiment", "spam", "tickets", "urgency")
+
+
+def test_a_builtin_task_that_does_not_exist_is_answered_with_those_that_do():
+    with pytest.raises(UsageError) as caught:
+        load_task("builtin:sentimnt")
+    assert str(caught.value) == "task 'builtin:sentimnt' does not exist; the nearest is 'builtin:sentiment'"
+    assert caught.value.hint == "there are builtin:sentiment, builtin:spam, builtin:tickets, builtin:urgency"
+
+
+def test_a_file_may_be_called_like_a_builtin_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("builtin:spam").write_text('answer = "mine"')
+    assert load_task("./builtin:spam").answer == "mine"
+    assert load_task(Path("builtin:spam")).answer == "mine"
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_no_fault(tmp_path):
     path = tmp_path / "t.toml"
     path.write_bytes(b'\xef\xbb\xbfanswer = "A:"\r\nscoring = "auto"\r\n')
@@ -70,12 +167,26 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_fault(tmp_path):
         ('text = ["a", 1]', "text: ['a', 1] is neither an array of column names nor a template string", ""),
         ("system = true", "system: True is not a string", "write it in quotes"),
         ("scoring = 1", "scoring: 1 is not a string", "write it in quotes"),
-        ('scoring = "first"', "scoring: 'first' is not one of 'auto', 'first-token', 'sequence'", ""),
+        ('scoring = "first"', "scoring: 'first' is not one of 'auto', 'first-token', 'constrained', 'sequence'", ""),
         ('user = "no text"', "user: {text} must stand in it exactly once, not 0 times: 'no text'", ""),
         ('labels = ["a", "b"]', "labels: ['a', 'b'] is not a table of label = description", "write a line [labels]"),
         ("[labels]", "labels: at least two labels are needed, got []", ""),
         ('[labels]\na = ""\nb = 2', "labels.b: 2 is not a string", "write it in quotes"),
         ('[labels]\na.x = ""\nb = ""', "labels.a: {'x': ''} is not a string", "write it in quotes"),
+        ('answers = ["a"]', "answers: ['a'] is not a table of label = answer", "write a line [answers]"),
+        ('[answers]\nbiling = "x"', "answers: 'biling' is not one of the labels; the nearest is 'billing'", ""),
+        ("[answers]\nbilling = 1", "answers.billing: 1 is not a string", "write it in quotes"),
+        ('[thresholds]\nbilling = "0.5"', "thresholds.billing: '0.5' is not a number", "write it without quotes"),
+        ("min_score = true", "min_score: True is not a number", "write it without quotes"),
+        (f"min_score = 1{'0' * 400}", "min_score: 1000", ""),
+        ("min_margin = nan", "min_margin: nan is not a probability", ""),
+        ('default_label = "x"', "default_label: 'x' has no effect without min_score or min_margin", "give min_score"),
+        ('mode = "both"', "mode: 'both' is not one of 'single', 'multi'", ""),
+        ("[examples]\na = 1", "examples: {'a': 1} is not an array of tables", "write for each a line [[examples]]"),
+        ('[[examples]]\ntext = "x"', "examples: {'text': 'x'} has no 'label'", "write for each"),
+        ('[[examples]]\ntext = "x"\nlable = "y"', "examples: unknown key 'lable'", "write for each"),
+        ('[[examples]]\ntext = 1\nlabel = "billing"', "examples.text: 1 is not a string", "write it in quotes"),
+        ('[[examples]]\ntext = "x"\nlabel = "bill"', "examples: 'bill' is not one of the labels; the nearest is ", ""),
         ('answer = "x', "is not TOML: ", ""),
         ('a = ""\na = ""', "is not TOML: ", ""),
     ],
@@ -99,6 +210,42 @@ def test_a_setting_below_the_labels_is_not_taken_for_a_label():
     with pytest.raises(UsageError, match="labels: 'scoring' is a key of the task file") as caught:
         task_from_toml('[labels]\na = ""\nb = ""\nscoring = "sequence"', "t")
     assert caught.value.hint.startswith("move 'scoring' above the line [labels]")
+
+
+@pytest.mark.parametrize(
+    ("below", "line", "key"),
+    [
+        ("[labels]", 'mode = "multi"', "mode"),
+        ("[labels]", "min_score = 0.5", "min_score"),
+        ("[labels]", 'default_label = "x"', "default_label"),
+        ("[labels]", "[labels.answers]", "answers"),
+        ("[answers]", 'scoring = "sequence"', "scoring"),
+        ("[thresholds]", "min_margin = 0.5", "min_margin"),
+        ("[[examples]]", 'calibration = "none"', "calibration"),
+    ],
+)
+def test_a_setting_below_any_table_is_told_to_move(below, line, key):
+    table = below.strip("[]")
+    with pytest.raises(UsageError, match=f"{table}: '{key}' is a key of the task file") as caught:
+        task_from_toml(f"{below}\n{line}", "t")
+    assert caught.value.hint.startswith(f"move '{key}' above the line {below}")
+
+
+def test_yes_no_and_question_are_labels_where_they_are_no_settings():
+    task = task_from_toml('[labels]\nyes = ""\nno = ""\nquestion = ""', "t")
+    assert task.label_names == ("yes", "no", "question")
+    with pytest.raises(UsageError, match="labels: 'yes' is a key of the task file"):
+        task_from_toml('mode = "multi"\n[labels]\na = ""\nb = ""\nyes = "ja"', "t")
+
+
+def test_a_label_called_like_a_key_may_have_an_answer():
+    task = task_from_toml('user = "{text}"\n[labels]\nuser = ""\nadmin = ""\n[answers]\nuser = "person"', "t")
+    assert task.answers == (("user", "person"),)
+
+
+def test_labels_of_a_file_drop_all_that_spoke_of_the_labels_before():
+    task = task_from_toml('[labels]\na = ""\nb = ""', "t")
+    assert (task.answers, task.thresholds, task.examples) == ((), (), ())
 
 
 def test_a_label_may_be_called_like_a_key_that_the_file_sets():
@@ -140,10 +287,16 @@ def test_a_file_that_is_no_task_is_refused_by_name(tmp_path, write, message):
     assert str(caught.value).startswith(f"task file {str(path)!r} {message}")
 
 
-def test_a_missing_file_hints_at_one_to_start_from(tmp_path):
+def test_a_missing_file_hints_at_what_prints_one(tmp_path):
     with pytest.raises(UsageError) as caught:
         load_task(tmp_path / "no.toml")
-    assert load_task(caught.value.hint.removeprefix("a file to start from: ")) == builtin_task()
+    assert caught.value.hint.endswith("python -m pipeline.classify --print-task")
+
+
+def test_a_missing_file_that_is_called_like_a_builtin_task_hints_at_that(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        load_task(tmp_path / "spam.toml")
+    assert caught.value.hint == "the built-in task of this name is --task builtin:spam"
 
 
 def test_loading_a_task_imports_nothing_heavy():

@@ -115,7 +115,7 @@ class Reversed(PackedEngine):
 
 @pytest.mark.parametrize("kind", [Swapped, Reversed])
 def test_a_wrong_engine_fails_with_the_rows(kind: type[PackedEngine], stage: Stage, model: Any) -> None:
-    wrong = dataclasses.replace(stage, engine=kind(model, stage.encoder.prefix_ids, stage.tree))
+    wrong = dataclasses.replace(stage, engine=kind(model, stage.encoder.prefix_ids, stage.scorer.readout))
     texts = [f"row {i} {'refund ' * (i % 9)}" for i in range(60)]
     verdict = judge(observed(wrong, texts, 60, buffer_rows=60), model)
     assert verdict.largest_difference > TOLERANCE[torch.float32]

@@ -96,15 +96,21 @@ def tiny_model_of(
         ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
         vocabulary = {"vocab_size": len(tokenizer)} | ends
     config = type(config).from_dict(config.to_dict() | vocabulary | changes)
+    lm = with_random_weights(transformers.AutoModelForCausalLM, config)
+    return Model(lm.to(dtype), tokenizer, torch.device("cpu"), dtype, f"tiny {config.model_type}")
+
+
+def with_random_weights(auto_class: Any, config: PreTrainedConfig) -> Any:
+    """A transformers model for inference, of weights that make attention matter."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
-        lm = transformers.AutoModelForCausalLM.from_config(config)
+        lm = auto_class.from_config(config)
         for parameter in lm.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(0.25 / parameter.std())  # from 0.02: attention is far from uniform
             elif not parameter.any():
                 parameter.normal_(0, 0.2)  # biases, and norms that are written as 1 + weight
-    return Model(lm.to(dtype).eval(), tokenizer, torch.device("cpu"), dtype, f"tiny {config.model_type}")
+    return lm.eval()
 
 
 def save_tiny_model(folder: Path, family: str = "llama", tokenizer: str = "chatml") -> Path:

@@ -17,7 +17,7 @@ from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import Engine
 from pipeline.engine.single import SingleEngine
 from pipeline.prompt import build_encoder
-from pipeline.scoring import choose_tree
+from pipeline.scoring import choose_scorer
 
 BATCH_ROWS = 32  # what a plain loop over batches would take
 N_TURNS = 10
@@ -80,7 +80,7 @@ def build_paths(model: Model, n_rows: int, max_batch_tokens: int) -> list[Path]:
     task = seed_task()
     labels = task.label_names
     encoder = build_encoder(task, model.tokenizer, max_tokens=min(2048, model.max_context))
-    tree = choose_tree(task.scoring, labels, encoder.continuations(labels, task.answer))
+    tree = choose_scorer(task.scoring, labels, encoder.continuations(labels, task.answer)).readout
     frame = encoder.encode(pl.DataFrame({"text": seed_tickets(n_rows)}))
     n_tokens = frame["n_tokens"].to_numpy().astype(np.int64)
     n_prefix = len(encoder.prefix_ids)

@@ -1,6 +1,7 @@
 """What a run would do, in words, before any model is loaded."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from textwrap import indent
 
 import pyarrow as pa
@@ -29,10 +30,11 @@ def plan(options: Options, task: Task, source: ParquetSource, output: Location, 
         ("rows", _rows(source)),
         ("text", _text(task)),
         ("labels", ", ".join(task.label_names)),
+        *_decision(task),
         ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
         ("output", f"{output} (would be {'replaced' if exists else 'created'})"),
         ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
-        ("scoring", task.scoring),
+        ("scoring", _scoring(task)),
         ("calibration", task.calibration),
     ]
     width = max(len(name) for name, _ in facts)
@@ -86,10 +88,42 @@ def _text(task: Task) -> str:
     return ", ".join(task.columns) if task.template is None else f"template {task.template!r}"
 
 
+def _decision(task: Task) -> Iterator[tuple[str, str]]:
+    """How many labels a row gets, and how sure the model must be."""
+    yield "mode", "any number of labels a row" if task.multi else "one label a row"
+    if task.multi:
+        limits = zip(task.label_names, task.label_thresholds, strict=True)
+        yield "thresholds", ", ".join(f"{name} {threshold:g}" for name, threshold in limits)
+        return
+    minima = {"probability": task.min_score, "more than the next": task.min_margin}
+    limits_text = " and ".join(f"{value:g} {what}" for what, value in minima.items() if value > 0)
+    if limits_text:
+        default = "null" if task.default_label is None else repr(task.default_label)
+        yield "at least", f"{limits_text}, or {default}"
+
+
+def _scoring(task: Task) -> str:
+    if task.head is not None:
+        return f"by the head {str(task.head)!r}"
+    return f"{task.yes!r} against {task.no!r}" if task.multi else task.scoring
+
+
 def _prompt(task: Task) -> Iterator[str]:
-    """The turns of the chat, with {text} where a row's text goes."""
-    turns = {"system": task.system_message(), "user": task.user_message("{text}"), "answer": task.answer}
-    for turn, content in turns.items():
+    """The turns of the chat, with {text} where a row's text goes; with ``multi``, what the answer turn goes on with."""
+    examples = chain.from_iterable(
+        (("user turn of an example", user), ("answer turn of an example", answer))
+        for user, answer in task.example_turns()
+    )
+    turns = [
+        ("system turn", task.system_message()),
+        *examples,
+        ("user turn", task.user_message("{text}")),
+        ("answer turn", task.answer),
+    ]
+    if task.multi:
+        questions = "\n".join(f"{question} ({task.yes} or {task.no})" for question in task.label_questions)
+        turns.append(("questions behind it", questions))
+    for name, content in turns:
         if content:
-            yield f"{turn} turn:"
+            yield f"{name}:"
             yield indent(content, "  ")

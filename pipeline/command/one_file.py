@@ -4,6 +4,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.command.logs import write_stdout
 from pipeline.command.options import Options
 from pipeline.command.report import Report, footer, run_facts
 from pipeline.command.stop_signals import StopSignals
@@ -41,7 +42,7 @@ class OneFile:
     signals: StopSignals
 
     def label(self, n_verify: int) -> "Sample | None":
-        """Label all rows into the sink.
+        """Label all rows into the sink, and explain some on stdout if that is wanted.
 
         Args:
             n_verify: how many texts will be scored again.
@@ -52,16 +53,18 @@ class OneFile:
         Raises:
             GateError: more rows than ``--max-failed`` have no finite scores.
         """
+        from pipeline.explain import Explanations
         from pipeline.stage import MAX_BUFFER_BYTES
         from pipeline.verify import Sample
 
         stats, settings = self.report.stats, self.stage.settings
         sample = Sample(n_verify, self.source.num_rows, self.stage) if n_verify else None
+        explanations = Explanations((self.options.explain or 0) - self.report.n_explained, self.stage)
         most_failed = self.options.max_failed.rows(self.source.num_rows)
         tables = self.stage.run(
             buffers(self.source.batches(), settings.buffer_rows, MAX_BUFFER_BYTES),
             stats,
-            observe=None if sample is None else sample.observe,
+            observers=[*([] if sample is None else [sample.observe]), explanations.observe],
         )
         n_before, n_failed_before = stats.rows, stats.statuses["failed"]
         with stats.phase("run"), closing(tables):
@@ -71,6 +74,9 @@ class OneFile:
                 with stats.phase("write"):
                     self.sink.write(table)
         assert stats.rows - n_before == self.source.num_rows
+        self.report.n_explained += len(explanations.pages)
+        for page in explanations.pages:
+            write_stdout(f"{page}\n")
         return sample
 
     def judge(self, sample: "Sample") -> None:

@@ -16,7 +16,7 @@ import typer
 from pipeline.command.flags import RowLimit, column_names, count, count_or_auto, flag, number, row_limit, usage_error
 from pipeline.errors import UsageError
 from pipeline.settings import DEFAULT_MAX_TOKENS, EngineKind, Overlong, Settings
-from pipeline.task import Calibration, Scoring, Task
+from pipeline.task import Calibration, Mode, Scoring, Task
 from pipeline.task_file import builtin_task, load_task
 from pipeline.version import PROGRAM, installed_version
 
@@ -53,14 +53,19 @@ class Options:
 
     input: Annotated[
         str, typer.Argument(metavar="INPUT", help="Parquet file, folder, glob or URI to read.", show_default=False)
-    ]
+    ] = ""
     output: Annotated[
         str, typer.Argument(metavar="OUTPUT", help="Parquet file to write, or a folder.", show_default=False)
-    ]
+    ] = ""
 
     task: Annotated[
-        Path | None,
-        flag("task", "Task", "Task file: labels, prompts, text columns; flags win over it.", metavar="FILE.toml"),
+        str | None,
+        flag(
+            "task",
+            "Task",
+            "Task file, or a built-in task: labels, prompts, text columns; flags win over it.",
+            metavar="FILE.toml|builtin:NAME",
+        ),
     ] = None
     text_column: Annotated[
         list[str] | None,
@@ -74,6 +79,9 @@ class Options:
     ] = None
     labels: Annotated[
         str | None, flag("labels", "Task", "Labels to choose from, with commas between them.", metavar="A,B,C")
+    ] = None
+    mode: Annotated[
+        Mode | None, flag("mode", "Task", "Whether a row has one label, or any number of them, each asked by itself.")
     ] = None
     label_column: Annotated[
         str, flag("label-column", "Task", "Name of the added column of labels.", metavar="NAME")
@@ -92,7 +100,7 @@ class Options:
         ),
     ] = None
     min_score: Annotated[
-        float,
+        float | None,
         flag(
             "min-score",
             "Task",
@@ -100,7 +108,17 @@ class Options:
             metavar="P",
             parser=number,
         ),
-    ] = 0.0
+    ] = None
+    min_margin: Annotated[
+        float | None,
+        flag(
+            "min-margin",
+            "Task",
+            "Rows whose label is not more probable than the next one by this get the default label instead.",
+            metavar="P",
+            parser=number,
+        ),
+    ] = None
     default_label: Annotated[
         str | None,
         flag("default-label", "Task", "Label of such rows, any text; null if not given.", metavar="LABEL"),
@@ -110,13 +128,19 @@ class Options:
         flag(
             "scoring",
             "Task",
-            "How labels are compared: first-token, sequence (all their tokens); auto: whichever the labels need.",
-            metavar="MODE",
+            "How labels are compared: first-token, constrained (token by token, each among those that some label goes "
+            "on with), sequence (all their tokens); auto: whichever the labels need.",
+            metavar="SCORING",
         ),
     ] = None
     calibration: Annotated[
         Calibration | None,
-        flag("calibration", "Task", "Whether to divide out what the model answers to texts without content."),
+        flag(
+            "calibration",
+            "Task",
+            "Whether to divide out what the model answers to texts without content (contextual) or to the first texts "
+            "of the input (batch).",
+        ),
     ] = None
 
     model: Annotated[
@@ -241,6 +265,20 @@ class Options:
     dry_run: Annotated[
         bool, flag("dry-run", "Night", "Check everything but the model, say what would be done, write nothing.")
     ] = False
+    explain: Annotated[
+        int | None,
+        flag(
+            "explain",
+            "Night",
+            "Show on stdout, for N rows, the prompt as the model sees it and the scores; quotes their text.",
+            metavar="N",
+            parser=count,
+        ),
+    ] = None
+    print_task: Annotated[
+        bool,
+        flag("print-task", "Night", "Print the task with all flags applied as a task file; needs no INPUT and OUTPUT."),
+    ] = False
     debug: Annotated[
         bool, flag("debug", "Night", "Show where an error comes from; this may quote rows of the input.")
     ] = False
@@ -261,6 +299,10 @@ class Options:
             labels=self.labels,
             scoring=self.scoring,
             calibration=self.calibration,
+            mode=self.mode,
+            min_score=self.min_score,
+            min_margin=self.min_margin,
+            default_label=self.default_label,
         )
 
     def build_settings(self) -> Settings:
@@ -274,8 +316,6 @@ class Options:
             label_column=self.label_column,
             score_column=self.score_column,
             status_column=self.status_column,
-            min_score=self.min_score,
-            default_label=self.default_label,
             max_tokens=self.max_tokens,
             overlong=self.overlong,
             engine=self.engine,
@@ -293,9 +333,23 @@ class Options:
             raise UsageError(
                 "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
             )
+        if self.explain is not None and self.dry_run:
+            raise UsageError(
+                f"--explain {self.explain} and --dry-run exclude each other: a dry run loads no model",
+                "leave one of them out",
+            )
+        if self.print_task and (self.explain is not None or self.dry_run):
+            other = "--dry-run" if self.dry_run else f"--explain {self.explain}"
+            raise UsageError(
+                f"--print-task and {other} exclude each other: both write to stdout", "leave one of them out"
+            )
         if self.cache is not None and self.no_cache:
             raise UsageError(f"--cache {str(self.cache)!r} and --no-cache exclude each other", "leave one of them out")
-        places = {"INPUT": self.input, "OUTPUT": self.output, "the file of --task": self.task}
+        places: dict[str, str | Path | None] = {
+            "INPUT": self.input,
+            "OUTPUT": self.output,
+            "the file of --task": self.task,
+        }
         for flag_name, path in (("--metrics", self.metrics), ("--cache", self.cache)):
             for name, place in places.items():
                 if path is not None and place is not None and os.path.realpath(path) == os.path.realpath(place):
@@ -322,4 +376,9 @@ def parse(arguments: Sequence[str]) -> Options | None:
         options = command(list(arguments), prog_name=COMMAND, standalone_mode=False)
     except typer.TyperException as error:
         raise usage_error(error, COMMAND) from None
-    return options if isinstance(options, Options) else None
+    if not isinstance(options, Options):
+        return None
+    for metavar, place in (("INPUT", options.input), ("OUTPUT", options.output)):
+        if not place and not options.print_task:
+            raise UsageError(f"missing argument '{metavar}'", f"see {COMMAND} --help")
+    return options

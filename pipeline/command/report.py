@@ -40,6 +40,7 @@ class Report:
         files: how many were ``done``, ``skipped``, ``failed``; None when INPUT is one file.
         failures: of files: ``input``, ``exit_code``, ``error``.
         verdict: of ``--verify``.
+        n_explained: texts that ``--explain`` has shown.
         exit_code: of the process.
         error: why it is not 0.
         started: ``time.perf_counter`` at the start.
@@ -53,6 +54,7 @@ class Report:
     files: Counter[str] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
     verdict: "Verdict | None" = None
+    n_explained: int = 0
     exit_code: int = 0
     error: str | None = None
     started: float = field(default_factory=time.perf_counter)

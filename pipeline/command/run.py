@@ -17,13 +17,14 @@ from pipeline.command.checked_file import CheckedFile, FileChecks, check_may_be_
 from pipeline.command.dry_run import plan, plan_of_files
 from pipeline.command.failures import FILE_ERRORS, tell_failure
 from pipeline.command.files import FileTree, check_output_place, find_tree
+from pipeline.command.load import Inputs, load_stage
 from pipeline.command.logs import write_stdout
 from pipeline.command.manifest import Manifest, existing_state, read_manifest, recipe_of, state_of
 from pipeline.command.one_file import OneFile
 from pipeline.command.options import Options
 from pipeline.command.output_folder import folder_of, locked_folder, notes_folder
 from pipeline.command.progress import chosen_kind, show_progress, show_step
-from pipeline.command.report import Report, run_facts
+from pipeline.command.report import Report
 from pipeline.command.stop_signals import StopSignals
 from pipeline.command.store import check_cache, journal_of, opened_store
 from pipeline.label_store import LabelStore
@@ -92,7 +93,7 @@ class Run:
                     return
                 log.info("text from %s", _text(task.columns))
                 with self._store(journal_of(output.scratch)) as store:
-                    stage, model = self._load(task, store)
+                    stage, model = self._load(task, store, [(locate(options.input), task)])
                     file = OneFile(source, sink, stage, model, options, report, self.signals)
                     with show_progress(self._progress, report.stats, lambda: source.num_rows):
                         sample = file.label(options.verify or 0)
@@ -124,7 +125,7 @@ class Run:
                 return
             _tell_text(files)
             with self._store(notes_folder(output) / FOLDER_JOURNAL) as store:
-                stage, model = self._load(task, store)
+                stage, model = self._load(task, store, [(file.input, file.task) for file in files])
                 self.report.facts["text_columns"] = list(
                     dict.fromkeys(name for file in files for name in file.task.columns)
                 )
@@ -149,7 +150,8 @@ class Run:
         """The files that are left to do, now that it is known what decides their labels."""
         left = []
         for file in files:
-            if file.recipe == recipe_of(replace(stage, task=file.task), self.options.limit):
+            task = replace(stage.task, text=file.task.text, template=file.task.template)
+            if file.recipe == recipe_of(replace(stage, task=task), self.options.limit):
                 manifest.finish(file.name, file.output_state)
                 self._count("skipped")
                 continue
@@ -217,26 +219,17 @@ class Run:
         options = self.options
         return opened_store(journal, lambda: not self.report.failures, cache=options.cache, no_cache=options.no_cache)
 
-    def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
-        options, report = self.options, self.report
-        with show_step(self._progress, f"loading model {options.model}"), report.stats.phase("load"):
-            from pipeline.build import build_stage, with_store
-            from pipeline.engine.load import load_model
-
-            model = load_model(
-                options.model,
-                revision=options.revision,
-                device=options.device,
-                dtype=options.dtype,
-                trust_remote_code=options.trust_remote_code,
-            )
-            stage = build_stage(task, model, self.settings)
-            if store is not None:
-                stage = with_store(stage, model, store)
-        report.facts = facts = run_facts(stage, model)
-        log.info("model %(model)s on %(device)s in %(dtype)s, %(engine)s engine", facts, extra={"fields": facts})
-        self.signals.check()
-        return stage, model
+    def _load(self, task: Task, store: LabelStore | None, inputs: Inputs) -> "tuple[Stage, Model]":
+        return load_stage(
+            task,
+            inputs,
+            store,
+            options=self.options,
+            settings=self.settings,
+            report=self.report,
+            signals=self.signals,
+            progress=self._progress,
+        )
 
     @property
     def _progress(self) -> str:

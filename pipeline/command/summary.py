@@ -75,7 +75,7 @@ def _files(report: Report) -> Iterator[tuple[str, str]]:
 def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield f"{report.stats.texts:,}", "scored, each once"
     if report.stats.known_texts:
-        yield f"{report.stats.known_texts:,}", "known: repeats, or scored in an earlier run"
+        yield f"{report.stats.known_texts:,}", "known: repeats, or scored before"
 
 
 def _labels(report: Report, bars: bool) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Where each token of a packed bucket stands: in the packed row, in the attention rectangle, and in its own prompt.
 
-Packed order is row after row: a row's own tokens, then the fed nodes of the continuation tree. Attention works on a
-(rows x slots) rectangle, rows aligned at their end, so the tree's nodes take the last ``T`` slots of every row and
-padding stands in front.
+Packed order is row after row: a row's own tokens, then the fed nodes of the continuation tree, if there are any.
+Attention works on a (rows x slots) rectangle, rows aligned at their end, so the tree's nodes take the last ``T`` slots
+of every row and padding stands in front.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree
+from pipeline.readout import Readout
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class PackedLayout:
         token_of_slot: (R * S,) the packed token in each slot; padding slots point at token 0.
         n_pad: (R,) padding slots in front of each row.
         tree_sees: (S, S) which slot may see which by order and by the tree, padding and window left aside.
-        read_at: (R * (1 + T),) the packed tokens whose next-token scores are read: a row's last own one and its nodes.
+        read_at: (R * (1 + T),) the packed tokens that are read: a row's last own one and its nodes.
+        row_of_own: (N,) the row whose own token each packed token is; R for nodes, which are no row's own.
+        n_own: (R,) own tokens of each row.
         n_rows: R
         n_slots: S
         n_prefix: P
@@ -43,6 +46,8 @@ class PackedLayout:
     n_pad: Tensor
     tree_sees: Tensor
     read_at: Tensor
+    row_of_own: Tensor
+    n_own: Tensor
     n_rows: int
     n_slots: int
     n_prefix: int
@@ -74,10 +79,17 @@ class PackedLayout:
             mask = mask & (queries[:, :, None] - keys[:, None, :] < sliding_window)
         return mask[:, None]
 
+    def mean_of_own(self, states: Tensor) -> Tensor:
+        """(N, H) states of packed tokens to (R, H) float32 means over each row's own tokens."""
+        sums = torch.zeros(self.n_rows + 1, states.shape[-1], dtype=torch.float32, device=states.device)
+        # not a product with a matrix of zeros and ones: one row's NaN must stay its own
+        sums.index_add_(0, self.row_of_own, states.float())
+        return sums[: self.n_rows] / self.n_own[:, None]
 
-def pack(bucket: Bucket, tree: ContinuationTree, device: torch.device) -> PackedLayout:
+
+def pack(bucket: Bucket, readout: Readout, device: torch.device) -> PackedLayout:
     """Lay a bucket out for the packed engine."""
-    n_tokens, n_nodes = bucket.n_tokens, tree.n_nodes
+    n_tokens, n_nodes = bucket.n_tokens, readout.n_nodes
     n_rows, n_slots = len(n_tokens), int(n_tokens.max()) + n_nodes
     n_packed = n_tokens + n_nodes
     starts = np.cumsum(n_packed) - n_packed  # (R,) first packed token of each row
@@ -93,9 +105,9 @@ def pack(bucket: Bucket, tree: ContinuationTree, device: torch.device) -> Packed
     token_ids = np.empty(total, dtype=np.int64)
     token_ids[~is_node] = bucket.token_ids
     positions = bucket.n_shared + place
-    if n_nodes:
-        depths = np.asarray(tree.depths)
-        token_ids[is_node] = np.asarray(tree.token_ids)[node[is_node]]
+    if isinstance(readout, ContinuationTree) and n_nodes:
+        depths = np.asarray(readout.depths)
+        token_ids[is_node] = np.asarray(readout.token_ids)[node[is_node]]
         positions[is_node] = bucket.n_shared + n_tokens[row[is_node]] - 1 + depths[node[is_node]]
 
     # 3. the attention rectangle, rows aligned at their end
@@ -106,10 +118,10 @@ def pack(bucket: Bucket, tree: ContinuationTree, device: torch.device) -> Packed
 
     # 4. causal among a row's own tokens; a node sees them all, itself and the nodes above it
     sees = np.tril(np.ones((n_slots, n_slots), dtype=np.bool_))
-    if n_nodes:
-        sees[-n_nodes:, -n_nodes:] = tree.ancestors
+    if isinstance(readout, ContinuationTree) and n_nodes:
+        sees[-n_nodes:, -n_nodes:] = readout.ancestors
 
-    # 5. scores are read at each row's last own token, then at each of its nodes
+    # 5. each row is read at its last own token, then at each of its nodes
     read_at = (starts + n_tokens - 1)[:, None] + np.arange(1 + n_nodes)
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
@@ -123,6 +135,8 @@ def pack(bucket: Bucket, tree: ContinuationTree, device: torch.device) -> Packed
         n_pad=tensor(n_pad),
         tree_sees=tensor(sees),
         read_at=tensor(read_at.reshape(-1)),
+        row_of_own=tensor(np.where(is_node, n_rows, row)),
+        n_own=tensor(n_tokens),
         n_rows=n_rows,
         n_slots=n_slots,
         n_prefix=bucket.n_shared,

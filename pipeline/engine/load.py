@@ -20,6 +20,9 @@ from pipeline.engine.model import Model
 from pipeline.errors import ModelError, PipelineError, UsageError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# How the names of model classes with a head for classes end.
+CLASSIFIER = "ForSequenceClassification"
+OTHER_CLASSIFIER = "use a classifier of two or more classes, or a causal language model"
 WAYS_OUT = (
     "give --model a folder with config.json and safetensors, a .gguf file, a name the hub knows (needs a network), "
     "or embedded"
@@ -34,7 +37,7 @@ def load_model(
     dtype: str = "auto",
     trust_remote_code: bool = False,
 ) -> Model:
-    """Load a causal language model and its tokenizer for inference.
+    """Load a causal language model, or one with a head for classes, and its tokenizer for inference.
 
     Args:
         name: ``embedded``, a folder, a GGUF file, or a model hub name.
@@ -44,7 +47,7 @@ def load_model(
         trust_remote_code: also run code that comes with the model, and read pickled weights.
 
     Raises:
-        ModelError: not found, not loadable, or not a causal language model with a fast tokenizer.
+        ModelError: not found, not loadable, or neither a causal language model nor a classifier with a fast tokenizer.
         UsageError: this machine has no such device.
     """
     transformers.utils.logging.set_verbosity_error()
@@ -56,8 +59,9 @@ def load_model(
         # the GGUF reader draws a bar of its own
         with contextlib.redirect_stderr(io.StringIO()) if "gguf_file" in source else contextlib.nullcontext():
             tokenizer = transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=trust_remote_code)
-            lm = transformers.AutoModelForCausalLM.from_pretrained(
+            lm, loading = _auto_class(source, trust_remote_code).from_pretrained(
                 **source,
+                output_loading_info=True,
                 dtype=weights_dtype,
                 device_map={"": target},
                 trust_remote_code=trust_remote_code,
@@ -70,7 +74,42 @@ def load_model(
         raise ModelError(f"cannot load model {name!r}: {reason[:300]}", WAYS_OUT) from error
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"model {name!r} has no fast tokenizer (tokenizer.json)", WAYS_OUT)
-    return Model(lm.eval(), tokenizer, target, weights_dtype, name)
+    if not type(lm).__name__.endswith(CLASSIFIER):
+        return Model(lm.eval(), tokenizer, target, weights_dtype, name)
+    if missing := sorted(loading["missing_keys"]):  # they were filled with random numbers
+        raise ModelError(f"model {name!r} has no weights for {', '.join(missing)[:300]}", OTHER_CLASSIFIER)
+    return Model(
+        lm.eval(),
+        tokenizer,
+        target,
+        weights_dtype,
+        name,
+        class_names=_class_names(lm.config, name),
+        multi_label=lm.config.problem_type == "multi_label_classification",
+    )
+
+
+def _auto_class(source: dict[str, Any], trust_remote_code: bool) -> Any:
+    """The kind of model that a checkpoint says it holds."""
+    if "gguf_file" in source:  # the format holds no heads for classes
+        return transformers.AutoModelForCausalLM
+    config = transformers.AutoConfig.from_pretrained(**source, trust_remote_code=trust_remote_code)
+    is_classifier = (getattr(config, "architectures", None) or [""])[0].endswith(CLASSIFIER)
+    return transformers.AutoModelForSequenceClassification if is_classifier else transformers.AutoModelForCausalLM
+
+
+def _class_names(config: Any, name: str) -> tuple[str, ...]:
+    """Names of a classifier's classes, in the order of its logits."""
+    if config.problem_type == "regression" or config.num_labels < 2:
+        outputs = "one number" if config.num_labels == 1 else f"{config.num_labels} numbers"
+        raise ModelError(f"model {name!r} gives {outputs} for a text, not classes to choose from", OTHER_CLASSIFIER)
+    names = tuple(str(config.id2label.get(number)) for number in range(config.num_labels))
+    for place, twin in enumerate(names):
+        if twin in names[:place]:
+            raise ModelError(
+                f"model {name!r} has two classes with the name {twin!r}", "give its classes names in its config.json"
+            )
+    return names
 
 
 def _source(name: str, revision: str | None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""A causal language model in memory, and the two things every engine asks of it: prefix states and edge scores."""
+"""A language model in memory, and what every engine asks of it: prefix states, final states, edge scores."""
 
 import hashlib
 import inspect
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 
-from pipeline.continuations import ContinuationTree
+from pipeline.continuations import Normaliser
 
 # Entries of a configuration that say where it came from and not what it computes.
 _NOT_THE_MODEL = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache")
@@ -22,7 +23,7 @@ _NOT_THE_MODEL = ("_name_or_path", "architectures", "transformers_version", "dty
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded causal language model.
+    """A loaded language model: a causal one, or one with a head for classes.
 
     Attributes:
         lm: the transformers model, in eval mode, on ``device``.
@@ -30,6 +31,8 @@ class Model:
         device: where it runs.
         dtype: type of its weights.
         name: what the user asked for, for messages.
+        class_names: what the head's classes are called, in order; None for a model without such a head.
+        multi_label: whether the head gives each class a yes or no of its own.
     """
 
     lm: Any
@@ -37,6 +40,16 @@ class Model:
     device: torch.device
     dtype: torch.dtype
     name: str
+    class_names: tuple[str, ...] | None = None
+    multi_label: bool = False
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens see only those before them, so that a prefix can be shared and a row is read at its end.
+
+        Classifiers on top of a causal model call the matrix that reads the last token ``score``; encoders have none.
+        """
+        return self.class_names is None or isinstance(getattr(self.lm, "score", None), nn.Linear)
 
     @property
     def max_context(self) -> int:
@@ -47,7 +60,16 @@ class Model:
         """
         rope = getattr(self._config, "rope_parameters", None) or {}
         original = rope.get("original_max_position_embeddings")
-        return int(original or getattr(self._config, "max_position_embeddings", None) or 2048)
+        places = int(original or getattr(self._config, "max_position_embeddings", None) or 2048)
+        # RoBERTa and its kin count positions from behind the padding's
+        table = getattr(getattr(self.lm.base_model, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        if padding is not None:
+            places -= padding + 1
+        if self.class_names is None:
+            return places
+        # what a classifier was trained on; a tokenizer that does not know says something astronomical
+        return min(places, getattr(self.tokenizer, "model_max_length", places))
 
     @property
     def _config(self) -> Any:
@@ -100,24 +122,51 @@ def prefix_states(model: Model, prefix_ids: tuple[int, ...]) -> tuple[tuple[Tens
     cache: Any = DynamicCache()
     # an empty prefix still needs tensors of the right shape and type, so one token is run and cut off
     token_ids = torch.tensor([prefix_ids or (0,)], device=model.device)
-    model.lm(input_ids=token_ids, cache=cache, use_cache=True, logits_to_keep=1)
+    model.lm.base_model(input_ids=token_ids, cache=cache, use_cache=True)
     n_prefix = len(prefix_ids)
     return tuple((layer.keys[:, :, :n_prefix], layer.values[:, :, :n_prefix]) for layer in cache.layers)
 
 
-def edge_scores(logits: Tensor, tree: ContinuationTree) -> NDArray[np.float32]:
-    """The tree's edge scores from the logits at its nodes.
+def final_states(model: Model, **inputs: Any) -> Tensor:
+    """(B, N, H) hidden states behind the model's last norm; its output matrix takes no part.
+
+    Args:
+        model: the loaded model.
+        inputs: of its pass over (B, N) tokens.
+
+    Raises:
+        ValueError: the model gives no such states.
+    """
+    states = getattr(model.lm.base_model(**inputs), "last_hidden_state", None)
+    if not isinstance(states, Tensor):
+        raise ValueError(f"{type(model.lm).__name__} does not give its final hidden states")
+    return states
+
+
+def edge_scores(logits: Tensor, edges: Sequence[tuple[int, int]], normaliser: Normaliser) -> NDArray[np.float32]:
+    """A tree's edge scores from the logits at its nodes.
 
     Args:
         logits: (R, 1 + T, V), node 0 being the end of the prompt.
-        tree: says which (node, token) pairs are wanted, and whether as log-probabilities.
+        edges: the wanted (node, column of the logits) pairs, E long.
+        normaliser: whether they are wanted as log-probabilities over all V, or as they are.
 
     Returns:
         (R, E) float32.
     """
-    nodes, tokens = torch.tensor(tree.edges, device=logits.device).T
-    logits = logits.float()
-    scores = logits[:, nodes, tokens]
-    if tree.normaliser == "vocabulary":
-        scores = scores - logits.logsumexp(dim=-1)[:, nodes]
+    nodes, columns = torch.tensor(edges, device=logits.device).T
+    scores = logits[:, nodes, columns].float()
+    if normaliser == "vocabulary":
+        scores = scores - logits.float().logsumexp(dim=-1)[:, nodes]
     return scores.cpu().numpy()
+
+
+def class_logits(model: Model, last: Tensor) -> NDArray[np.float32]:
+    """What ``ClassLogits`` reads, (R, classes) float32, of a causal model's states (R, H) at the rows' last tokens."""
+    logits: Tensor = model.lm.score(last)
+    return logits.float().cpu().numpy()
+
+
+def joined_states(last: Tensor, mean: Tensor) -> NDArray[np.float32]:
+    """What ``HiddenStates`` reads, (R, 2 * H) float32, of rows' last states (R, H) and mean states (R, H)."""
+    return torch.cat([last.float(), mean.float()], dim=-1).cpu().numpy()

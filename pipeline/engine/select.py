@@ -15,64 +15,66 @@ from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import ModelError
+from pipeline.readout import HiddenStates, Readout
 
 log = logging.getLogger(__name__)
 
-# Largest difference of an edge score that is rounding and not a fault.
+# Largest difference of an edge score or logit that is rounding and not a fault. Hidden states are in the hundreds in
+# some models, so theirs is relative to the largest of them.
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 # The reference path runs once per label and probe row: with hundreds of labels the check would outlast the run.
 MAX_CHECKED_LABELS = 8
 
 
 class Engine(Protocol):
-    """Scores the rows of a bucket; all engines give the same numbers, up to rounding."""
+    """Reads the rows of a bucket; all engines give the same numbers, up to rounding."""
 
     name: str
 
     def score(self, bucket: Bucket) -> NDArray[np.float32]:
-        """Edge scores (R, E) of a bucket's R rows."""
+        """What the readout says of a bucket's R rows, (R, K)."""
         ...
 
 
-Build = Callable[[Model, tuple[int, ...], ContinuationTree], Engine]
+Build = Callable[[Model, tuple[int, ...], Readout], Engine]
 ENGINES: dict[str, Build] = {"packed": PackedEngine, "padded": PaddedEngine, "single": SingleEngine}
 
 
-def choose_engine(
-    kind: str, model: Model, prefix_ids: tuple[int, ...], tree: ContinuationTree, probe: Bucket
-) -> Engine:
+def choose_engine(kind: str, model: Model, prefix_ids: tuple[int, ...], readout: Readout, probe: Bucket) -> Engine:
     """The engine asked for, or with ``auto`` the fastest that agrees with the reference path on the probe rows.
 
     Args:
         kind: ``auto``, ``packed``, ``padded`` or ``single``.
         model: the loaded model.
         prefix_ids: tokens common to every prompt.
-        tree: the label continuations.
+        readout: what is read of a row.
         probe: a few rows of different lengths.
 
     Raises:
         ModelError: the model cannot be run at all, or the engine asked for does not agree with the reference path.
     """
-    checked = part_of_tree(tree, MAX_CHECKED_LABELS)
+    checked = part_of_tree(readout, MAX_CHECKED_LABELS) if isinstance(readout, ContinuationTree) else readout
     try:
         expected = SingleEngine(model, prefix_ids, checked).score(probe)
     except Exception as error:  # models raise whatever they like
         raise ModelError(f"model {model.name!r} cannot be run: {_reason(error)}", "use another model") from error
     if kind == "single":  # checked only for running at all
-        return SingleEngine(model, prefix_ids, tree)
-    for name in ("packed", "padded") if kind == "auto" else (kind,):
+        return SingleEngine(model, prefix_ids, readout)
+    scale = max(1.0, float(np.abs(expected).max())) if isinstance(readout, HiddenStates) else 1.0
+    fast = ("packed", "padded") if model.is_causal else ("padded",)
+    for name in fast if kind == "auto" else (kind,):
         try:
             difference = float(np.abs(ENGINES[name](model, prefix_ids, checked).score(probe) - expected).max())
-            fault = f"scores differ by {difference:.2g} from the reference path"
+            fault = f"what it reads differs by {difference:.2g} from the reference path"
         except Exception as error:  # models raise whatever they like when they do not take what an engine gives them
             difference, fault = np.inf, _reason(error)
-        if difference <= TOLERANCE[model.dtype]:
-            return ENGINES[name](model, prefix_ids, tree)
+        if difference <= TOLERANCE[model.dtype] * scale:
+            return ENGINES[name](model, prefix_ids, readout)
         if kind != "auto":
             hint = "use --engine auto, which falls back to an engine that agrees"
             raise ModelError(f"the {name} engine does not fit model {model.name!r}: {fault}", hint)
         log.warning("the %s engine does not fit model %r, trying a slower one: %s", name, model.name, fault)
-    return SingleEngine(model, prefix_ids, tree)
+    return SingleEngine(model, prefix_ids, readout)
 
 
 def _reason(error: Exception) -> str:

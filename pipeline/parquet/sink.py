@@ -183,9 +183,15 @@ def _extended_spark_schema(text: bytes, added_fields: Sequence[pa.Field]) -> dic
     try:
         struct = json.loads(text)
         struct["fields"] += [
-            {"name": field.name, "type": SPARK_TYPES[field.type], "nullable": field.nullable, "metadata": {}}
+            {"name": field.name, "type": _spark_type(field.type), "nullable": field.nullable, "metadata": {}}
             for field in added_fields
         ]
     except (ValueError, TypeError, KeyError):
         return {}
     return {SPARK_SCHEMA_KEY: json.dumps(struct, separators=(",", ":")).encode()}
+
+
+def _spark_type(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
+    return SPARK_TYPES[kind]

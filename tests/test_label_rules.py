@@ -1,0 +1,211 @@
+"""Ways to decide, through the command line: constrained scoring, several labels, batch calibration, margins, few-shot.
+
+Whatever the rule, the promises are those of every run: the label is that of the row alone, buffers and engines change
+nothing, a run that was stopped goes on to the same labels.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline.passes
+from pipeline.classify import main
+from tests.tiny import save_tiny_model
+
+WORDS = ["refund", "invoice", "crash", "login", "password", "error", "app", "charged", "café", "価格"]
+NESTED = '[labels]\nbill = ""\n"bill to pay" = ""\nbilling = ""\naccount = ""'
+RULES = {
+    "nested labels": f'scoring = "constrained"\n{NESTED}',
+    "nested labels in full": f'scoring = "sequence"\n{NESTED}',
+    "batch constrained": 'calibration = "batch"\nscoring = "constrained"',
+    "several labels": 'mode = "multi"\n[thresholds]\nbilling = 0.4',
+    "several labels, batch": 'mode = "multi"\ncalibration = "batch"\nquestion = "{label} ({description})?"',
+    "few-shot": '[[examples]]\ntext = "the app crashes"\nlabel = "technical"\n'
+    '[[examples]]\ntext = "refund"\nlabel = "billing"',
+    "answers": '[answers]\nbilling = "money matters"\naccount = "money"',
+    "margin": "min_margin = 0.2\nmin_score = 0.4\ndefault_label = \"unsure\"",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+class Rule:
+    """Runs of the command line with one rule."""
+
+    def __init__(self, folder: Path, model: Path, toml: str) -> None:
+        self.folder, self.model = folder, model
+        self.task = folder / "task.toml"
+        self.task.write_text(toml, encoding="utf-8")
+        self.input = folder / "in.parquet"
+        rng = np.random.default_rng(0)
+        texts: list[str | None] = [" ".join(rng.choice(WORDS, int(n))) for n in rng.integers(1, 14, 70)]
+        texts[5:5], texts[40:40] = [None, "  "], texts[:3]
+        pl.DataFrame({"id": range(len(texts)), "text": texts}).write_parquet(self.input)
+
+    def run(self, *flags: object, exit_code: int = 0) -> pl.DataFrame:
+        output = self.folder / "out.parquet"
+        columns = ("--score-column", "score", "--status-column", "status")
+        words = [self.input, output, "--task", self.task, "--model", self.model, *columns, *flags, "--overwrite"]
+        assert main([*map(str, words)]) == exit_code
+        return pl.read_parquet(output) if exit_code == 0 else pl.DataFrame()
+
+
+@pytest.fixture(params=RULES)
+def rule(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Rule:
+    return Rule(tmp_path, model, RULES[request.param])
+
+
+def flat(scores: pl.Series) -> list[float]:
+    return (scores.explode() if scores.dtype == pl.List else scores).drop_nulls().to_list()
+
+
+def assert_same(out: pl.DataFrame, expected: pl.DataFrame, what: str) -> None:
+    assert out.drop("score").equals(expected.drop("score")), what
+    difference = max((abs(a - b) for a, b in zip(flat(out["score"]), flat(expected["score"]), strict=True)), default=0)
+    assert difference < 1e-4, f"{what}: largest difference of a score {difference:.2g}"
+
+
+def test_every_row_has_the_labels_it_would_get_alone(rule: Rule) -> None:
+    """--verify scores every text again on the reference path, and fails on another label."""
+    out = rule.run("--verify", 100)
+    labels = out["label"].explode() if out["label"].dtype == pl.List else out["label"]
+    assert labels.drop_nulls().n_unique() > 1, "a test on one label alone shows nothing"
+    blank = out.filter(pl.col("text").is_null() | (pl.col("text").str.strip_chars() == ""))
+    assert blank["label"].null_count() == len(blank) == 2
+    assert (blank["status"] == "blank").all()
+
+
+def test_engines_agree(rule: Rule) -> None:
+    assert_same(rule.run("--engine", "padded"), rule.run("--engine", "packed"), "padded and packed")
+
+
+def test_neither_buffers_nor_passes_nor_the_store_change_anything(rule: Rule) -> None:
+    expected = rule.run()
+    assert_same(rule.run("--buffer-rows", 7), expected, "buffers of 7 rows")
+    assert_same(rule.run("--max-batch-tokens", 60), expected, "passes of 60 tokens")
+    assert_same(rule.run("--no-cache"), expected, "no store")
+    cache = rule.folder / "cache"
+    assert_same(rule.run("--cache", cache), expected, "an empty cache")
+    assert rule.run("--cache", cache).equals(rule.run("--cache", cache)), "scores from the cache"
+
+
+def test_a_run_that_fails_midway_goes_on_to_the_same_labels(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, n_passes = rule.run(), 0
+    score_bucket: Callable[..., Any] = pipeline.passes.score_bucket
+
+    def failing(*args: Any) -> Any:
+        nonlocal n_passes
+        n_passes += 1
+        if n_passes == 6:
+            raise OSError("the device is gone")
+        return score_bucket(*args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pipeline.passes, "score_bucket", failing)
+        rule.run("--max-batch-tokens", 60, "--buffer-rows", 9, exit_code=70)
+    assert_same(rule.run("--buffer-rows", 20), expected, "resumed")
+
+
+def test_batch_calibration_is_measured_on_the_input_and_contextual_is_not(tmp_path: Path, model: Path) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+    whole, head = rule.run(), rule.run("--limit", 40)
+    assert not head["score"].equals(whole["score"].head(40))
+    whole, head = rule.run("--calibration", "contextual"), rule.run("--limit", 40, "--calibration", "contextual")
+    np.testing.assert_allclose(flat(head["score"]), flat(whole["score"].head(40)), atol=1e-5)
+
+
+def test_the_fingerprint_tells_apart_what_batch_calibration_was_measured_on(tmp_path: Path, model: Path) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+
+    def fingerprint(*flags: object) -> str:
+        rule.run(*flags)
+        footer = pq.read_metadata(tmp_path / "out.parquet").metadata[b"parquet_classify"]
+        return str(json.loads(footer)["fingerprint"])
+
+    assert fingerprint() == fingerprint("--buffer-rows", 5)
+    assert fingerprint() != fingerprint("--limit", 40)
+
+
+def test_a_few_texts_are_too_few_for_batch_calibration_and_the_run_says_so(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+    rule.run("--limit", 10)
+    assert "batch calibration on only" in capsys.readouterr().err
+    rule.run()
+    assert "batch calibration on only" not in capsys.readouterr().err
+
+
+def test_all_files_of_a_folder_share_one_prior_and_finished_ones_are_skipped(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+    rows = pl.read_parquet(rule.input)
+    (tmp_path / "in").mkdir()
+    for name, part in (("a", rows.head(30)), ("b", rows.slice(30, 30)), ("c", rows.slice(60))):
+        part.write_parquet(tmp_path / "in" / f"{name}.parquet")
+    command = [tmp_path / "in", tmp_path / "out", "--task", rule.task, "--model", model, "--score-column", "score"]
+    assert main([*map(str, command)]) == 0
+    together = pl.concat([pl.read_parquet(tmp_path / "out" / f"{name}.parquet") for name in "abc"])
+    assert_same(together.with_columns(status=pl.lit("")), rule.run().with_columns(status=pl.lit("")), "one by one")
+    (tmp_path / "out" / "b.parquet").unlink()
+    capsys.readouterr()
+    assert main([*map(str, command)]) == 0
+    assert "1 file labelled, 2 finished before" in capsys.readouterr().err
+
+
+def test_several_labels_are_lists_in_the_order_of_the_task_with_their_probabilities(
+    tmp_path: Path, model: Path
+) -> None:
+    rule = Rule(tmp_path, model, RULES["several labels"])
+    out = rule.run()
+    assert out.schema["label"] == pl.List(pl.String)
+    assert out.schema["score"] == pl.List(pl.Float32)
+    names, limits = ["billing", "technical", "account"], {"billing": 0.4, "technical": 0.5, "account": 0.5}
+    for labels, scores in out.filter(pl.col("label").is_not_null()).select("label", "score").iter_rows():
+        assert labels == [name for name in names if name in labels]
+        assert all(score >= limits[label] for label, score in zip(labels, scores, strict=True))
+    assert out["label"].list.len().drop_nulls().n_unique() > 1
+
+
+def test_explanations_show_the_prompt_and_the_scores_that_decided(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, 'scoring = "constrained"\n[labels]\nbill = ""\n"bill to pay" = ""\naccount = ""')
+    out = rule.run("--explain", 2)
+    stdout, stderr = capsys.readouterr()
+    for row in range(2):
+        text, label, score = out.row(row, named=True)["text"], out["label"][row], out["score"][row]
+        page = stdout[stdout.index(f"row {row}:") :]
+        assert f"Ticket: {text}<|im_end|>" in page
+        assert "<|im_start|>system" in page
+        (line,) = [line for line in page.split("row ")[1].splitlines() if line.split("  ")[1:2] == [label]]
+        assert float(line.split()[-1]) == pytest.approx(score, abs=1e-4)
+        assert text not in stderr
+    assert "row 2:" not in stdout
+    assert re.search(r"[1-9]\d* fed for the labels", stdout)
+
+
+def test_explanations_of_many_files_are_as_many_as_were_asked_for(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        pl.DataFrame({"text": [f"refund {name}", None, f"invoice {name}"]}).write_parquet(
+            tmp_path / "in" / f"{name}.parquet"
+        )
+    assert main([str(tmp_path / "in"), str(tmp_path / "out"), "--model", str(model), "--explain", "3"]) == 0
+    stdout = capsys.readouterr().out
+    assert stdout.count("tokens\n") == 3
+    assert "refund b" in stdout
+    assert "invoice b" not in stdout
