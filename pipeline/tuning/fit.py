@@ -63,6 +63,18 @@ class FitReport:
         )
 
 
+def check_installed() -> None:
+    """Check that a head can be fitted here.
+
+    Raises:
+        UsageError: scikit-learn is not installed.
+    """
+    try:
+        import sklearn.linear_model  # noqa: F401
+    except ImportError:
+        raise UsageError("fitting a head needs scikit-learn, which is not installed", INSTALL) from None
+
+
 def labels_with_few(truth: Truth, labels: Sequence[str], least: int = MIN_TEXTS) -> list[tuple[str, int]]:
     """Labels with fewer rows than ``least``, and how many they have."""
     counts = truth.sum(axis=0).tolist()
@@ -88,6 +100,7 @@ def fit_head(
     Raises:
         UsageError: scikit-learn is not installed, or without ``multi`` a label has fewer than two rows.
     """
+    check_installed()
     exact = features.astype(np.float64)
     rng = np.random.default_rng(seed)
     if multi:
@@ -223,10 +236,8 @@ def _paths(
 
 
 def _regression() -> Any:
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise UsageError(f"fitting a head needs scikit-learn, which is not installed: {error}", INSTALL) from None
+    from sklearn.linear_model import LogisticRegression
+
     return LogisticRegression(solver="lbfgs", max_iter=MAX_ITERATIONS, warm_start=True)
 
 
