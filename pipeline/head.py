@@ -72,6 +72,10 @@ class LinearHead:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.weights.T.astype(np.float64) + self.bias
         return logits
 
+    def to_bytes(self) -> bytes:
+        """Its safetensors file; the same bytes for the same head."""
+        return bytes(save({"bias": self.bias, "weights": self.weights}, metadata={METADATA_KEY: self._metadata()}))
+
     def save(self, path: Path) -> None:
         """Write it as a safetensors file, in one step, over an older one.
 
@@ -79,7 +83,6 @@ class LinearHead:
             OutputError: the file cannot be created.
             StorageError: the device failed or is full.
         """
-        content = save({"bias": self.bias, "weights": self.weights}, metadata={METADATA_KEY: self._metadata()})
         target = Path(os.path.realpath(path))
         work = target.with_name(f".{target.name}.partial")
         try:
@@ -88,7 +91,7 @@ class LinearHead:
             raise OutputError(f"head {str(path)!r} cannot be created: {error.strerror}", "name another file") from error
         try:
             with file:
-                file.write(content)
+                file.write(self.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(work, target)

@@ -38,7 +38,8 @@ def decide(logprobs, prior):
 
 
 @pytest.mark.parametrize(
-    "continuations", [[[5, EOT], [6, EOT]], [[5, EOT], [6, 7, EOT]], [[5, 8, EOT], [5, 7, EOT]], [[5, EOT], [5, 7, EOT]]]
+    "continuations",
+    [[[5, EOT], [6, EOT]], [[5, EOT], [6, 7, EOT]], [[5, 8, EOT], [5, 7, EOT]], [[5, EOT], [5, 7, EOT]]],
 )
 def test_auto_is_constrained(continuations):
     scorer = choose_scorer("auto", ["a", "b"], continuations)

@@ -1,0 +1,61 @@
+"""How a small command line runs: its errors in one line, its exit code.
+
+No text of a row is told: what an unexpected error says may quote one, so only its kind and place are.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import typer
+
+from pipeline.command.flags import usage_error
+from pipeline.command.logs import FAULT, logs_on_stderr
+from pipeline.errors import Interrupted, PipelineError
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def run_command(command: Callable[..., None], program: str, argv: Sequence[str] | None) -> int:
+    """Run a command whose parameters are its flags.
+
+    Args:
+        command: of ``typer``.
+        program: how it is called.
+        argv: arguments without the program's name; None for those of the process.
+
+    Returns:
+        The exit code.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    with logs_on_stderr("text"):
+        try:
+            typer.main.get_command(app)(
+                list(sys.argv[1:] if argv is None else argv), prog_name=program, standalone_mode=False
+            )
+        except Exception as error:
+            failure = _failure(error, program)
+            level = FAULT if type(failure) is PipelineError else logging.ERROR
+            fields = {"exit_code": failure.exit_code, "hint": failure.hint}
+            logging.getLogger(program.removeprefix("python -m ")).log(level, "%s", failure, extra={"fields": fields})
+            return failure.exit_code
+    return 0
+
+
+def _failure(error: Exception, program: str) -> PipelineError:
+    if isinstance(error, PipelineError):
+        return error
+    if isinstance(error, typer.Abort):
+        return Interrupted("stopped by Ctrl-C; nothing was written", "run the same command again", 130)
+    if isinstance(error, typer.TyperException):
+        return usage_error(error, program)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
+    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+    return PipelineError(f"{type(error).__name__} at {place}", "please report it")
