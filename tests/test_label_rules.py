@@ -7,6 +7,7 @@ nothing, a run that was stopped goes on to the same labels.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline.passes
+from pipeline.build import build_stage, hidden_states
 from pipeline.classify import main
+from pipeline.engine.load import load_model
+from pipeline.head import LinearHead, load_head
+from pipeline.settings import Settings
+from pipeline.task_file import task_from_toml
 from tests.tiny import save_tiny_model
+from tests.tiny_classifiers import CLASSES, save_tiny_classifier
 
 WORDS = ["refund", "invoice", "crash", "login", "password", "error", "app", "charged", "café", "価格"]
 NESTED = '[labels]\nbill = ""\n"bill to pay" = ""\nbilling = ""\naccount = ""'
@@ -30,6 +37,8 @@ RULES = {
     "few-shot": '[[examples]]\ntext = "the app crashes"\nlabel = "technical"\n'
     '[[examples]]\ntext = "refund"\nlabel = "billing"',
     "answers": '[answers]\nbilling = "money matters"\naccount = "money"',
+    "head": 'head = "fitted.safetensors"',
+    "head, several labels": 'head = "fitted.safetensors"\nmode = "multi"',
     "margin": "min_margin = 0.2\nmin_score = 0.4\ndefault_label = \"unsure\"",
 }  # fmt: skip
 
@@ -39,12 +48,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
+def write_head(path: Path, toml: str, model: Path) -> None:
+    """A head with random weights for the prompt of a task, all of whose labels it gives about as often."""
+    loaded = load_model(str(model))
+    task = task_from_toml(toml.replace("head =", "# head ="), "task")
+    states = hidden_states(task, loaded, Settings(), [" ".join(WORDS[i : i + 4]) for i in range(7)])
+    weights = np.random.default_rng(0).normal(0, 1, (3, states.shape[1])).astype(np.float32)
+    bias = -(weights @ states.mean(axis=0))
+    fitted_for = build_stage(task, loaded, Settings()).prompt_fingerprint
+    LinearHead(weights, bias, task.label_names, task.multi, fitted_for).save(path)
+
+
 class Rule:
     """Runs of the command line with one rule."""
 
     def __init__(self, folder: Path, model: Path, toml: str) -> None:
         self.folder, self.model = folder, model
         self.task = folder / "task.toml"
+        if "head" in toml:
+            write_head(folder / "fitted.safetensors", toml, model)
         self.task.write_text(toml, encoding="utf-8")
         self.input = folder / "in.parquet"
         rng = np.random.default_rng(0)
@@ -60,9 +82,22 @@ class Rule:
         return pl.read_parquet(output) if exit_code == 0 else pl.DataFrame()
 
 
-@pytest.fixture(params=RULES)
+# Models with a head of their own: (family, of several labels, task).
+CLASSIFIERS = {
+    "classifier that sees what came before": ("llama", False, ""),
+    "classifier that sees all": ("bert", False, '[labels]\ngood = ""\nbad = ""\nopen = ""\n'
+    '[answers]\ngood = "praise"\nbad = "complaint"\nopen = "question"'),
+    "classifier of several labels": ("qwen2", True, 'mode = "multi"'),
+}  # fmt: skip
+
+
+@pytest.fixture(params=[*RULES, *CLASSIFIERS])
 def rule(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> Rule:
-    return Rule(tmp_path, model, RULES[request.param])
+    if request.param in RULES:
+        return Rule(tmp_path, model, RULES[request.param])
+    family, multi, toml = CLASSIFIERS[request.param]
+    changes = {"problem_type": "multi_label_classification"} if multi else {}
+    return Rule(tmp_path, save_tiny_classifier(tmp_path / "classifier", family, **changes), toml)
 
 
 def flat(scores: pl.Series) -> list[float]:
@@ -86,7 +121,9 @@ def test_every_row_has_the_labels_it_would_get_alone(rule: Rule) -> None:
 
 
 def test_engines_agree(rule: Rule) -> None:
-    assert_same(rule.run("--engine", "padded"), rule.run("--engine", "packed"), "padded and packed")
+    fast = "packed" if json.loads((rule.model / "config.json").read_text())["model_type"] != "bert" else "padded"
+    assert_same(rule.run("--engine", "padded"), rule.run("--engine", "single"), "padded and single")
+    assert_same(rule.run(), rule.run("--engine", fast), f"auto and {fast}")
 
 
 def test_neither_buffers_nor_passes_nor_the_store_change_anything(rule: Rule) -> None:
@@ -209,3 +246,79 @@ def test_explanations_of_many_files_are_as_many_as_were_asked_for(
     assert stdout.count("tokens\n") == 3
     assert "refund b" in stdout
     assert "invoice b" not in stdout
+
+
+def test_a_head_needs_no_tokens_of_labels_and_is_not_calibrated(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, RULES["head"])
+    rule.run("--explain", 1, "--metrics", tmp_path / "metrics.json")
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert (metrics["scoring"], metrics["calibration"]) == ("head", "none")
+    assert "0 fed for the labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ['user = "Please: {text}"', 'system = "Something else."'])
+def test_a_head_is_refused_for_another_prompt(
+    tmp_path: Path, model: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, RULES["head"])
+    rule.task.write_text(f"{RULES['head']}\n{change}", encoding="utf-8")
+    rule.run(exit_code=2)
+    stderr = capsys.readouterr().err
+    assert "was fitted for another model, --dtype or prompt" in stderr
+    assert "python -m pipeline.tune" in stderr
+
+
+def test_a_head_is_refused_for_another_model(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = Rule(tmp_path, model, RULES["head"])
+    rule.model = save_tiny_model(tmp_path / "other", "qwen2")
+    rule.run(exit_code=2)
+    assert "was fitted for another model" in capsys.readouterr().err
+
+
+def test_another_head_is_another_fingerprint(tmp_path: Path, model: Path) -> None:
+    """Scores of an older head must not be taken from the cache, nor its files for finished."""
+    rule = Rule(tmp_path, model, RULES["head"])
+    cache = tmp_path / "cache"
+    before = rule.run("--cache", cache)
+    head = load_head(tmp_path / "fitted.safetensors")
+    replace(head, weights=-head.weights).save(tmp_path / "fitted.safetensors")
+    after = rule.run("--cache", cache)
+    assert not before["label"].equals(after["label"])
+
+
+# ------------------------------------------------------------------------------------------------ classifier models
+
+
+def test_a_classifiers_labels_are_its_classes(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = Rule(tmp_path, save_tiny_classifier(tmp_path / "classifier", "llama"), "")
+    out = rule.run("--metrics", tmp_path / "metrics.json", "--explain", 1)
+    assert {*out["label"].drop_nulls()} <= {*CLASSES}
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert (metrics["labels"], metrics["scoring"], metrics["calibration"]) == ([*CLASSES], "classifier", "none")
+    page = capsys.readouterr().out
+    assert "support tickets" not in page, "nothing is asked of such a model"
+    assert out["text"][0] in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--labels", "complaint,praise"), "are not this model's classes"),
+        (("--mode", "multi"), "this model's classes exclude each other"),
+    ],
+)
+def test_a_task_that_is_not_the_classifiers_is_refused(
+    flags: tuple[str, ...], message: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, save_tiny_classifier(tmp_path / "classifier", "llama"), "")
+    rule.run(*flags, exit_code=2)
+    assert message in capsys.readouterr().err
+
+
+def test_control_tokens_in_a_row_are_plain_characters_to_a_classifier_too(tmp_path: Path, model: Path) -> None:
+    rule = Rule(tmp_path, save_tiny_classifier(tmp_path / "classifier", "bert"), "")
+    texts = ["refund [SEP] invoice", "refund [ SEP ] invoice", "[CLS]", "[PAD] [PAD]"]
+    pl.DataFrame({"id": range(4), "text": texts}).write_parquet(rule.input)
+    assert (rule.run("--verify", 4)["status"] == "ok").all()
