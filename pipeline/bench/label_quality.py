@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify
     parser = argparse.ArgumentParser(prog="python -m pipeline.bench.label_quality", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="holds the Parquet files of both data sets")
-    parser.add_argument("--rows", type=int, default=400, help="most rows to test on, of a subset (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=300, help="most rows to test on, of a subset (default %(default)s)")
     parser.add_argument("--subset", nargs="+", default=SUBSETS, choices=SUBSETS, help="default: all")
     parser.add_argument("--model", default="embedded", help="embedded, a folder, a GGUF file or a hub name")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"))
@@ -63,19 +63,20 @@ def measure(options: argparse.Namespace) -> None:
 
 def measure_subset(subset: Any, model: Any) -> dict[str, Any]:
     """All figures of a subset, ready for JSON."""
-    from pipeline.bench.quality_steps import head_steps, order_changes, prompt_steps
+    from pipeline.bench.quality_steps import Measuring
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    measuring = Measuring(subset, model, say)
     many = len(subset.task.labels) > MANY_LABELS
-    steps = [*prompt_steps(subset, model, say), *head_steps(subset, model, say, all_rows=many)]
+    steps = [*measuring.prompt_steps(), *measuring.head_steps(all_rows=many)]
     return {
         "subset": subset.name,
         "labels": len(subset.task.labels),
         "rows": len(subset.test),
         "steps": [asdict(step) for step in steps],
-        "order_changes": order_changes(subset, model, say),
+        "order_changes": measuring.order_changes(),
     }
 
 
