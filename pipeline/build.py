@@ -125,7 +125,7 @@ def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Sta
     scores = stage.score_kept(pl.Series("text", texts, dtype=pl.String), stats)
     return replace(
         stage,
-        prior=label_prior(scores.astype(np.float64), multi=stage.task.multi),
+        prior=label_prior(scores.astype(np.float64)),
         fingerprint=label_fingerprint(stage.score_fingerprint, stage.task, texts),
     )
 
@@ -133,7 +133,7 @@ def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Sta
 def contextual_prior(stage: Stage) -> NDArray[np.float64]:
     """(labels,) what the stage's engine gives labels for texts without content."""
     texts = stage.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
-    return label_prior(stage.score_texts(texts, RunStats()).astype(np.float64), multi=stage.task.multi)
+    return label_prior(stage.score_texts(texts, RunStats()).astype(np.float64))
 
 
 def _encoder(task: Task, model: Model, settings: Settings) -> PromptEncoder:

@@ -158,25 +158,22 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return normalised
 
 
-def label_prior(scores: NDArray[np.float64], *, multi: bool) -> NDArray[np.float64]:
-    """What the labels score on average over n texts, in the unit of scores: (labels,).
+def label_prior(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(labels,) what the labels score on average over n texts: to be taken off the scores of a row.
 
-    The log of the mean distribution (with ``multi``: the log-odds of the mean probability of yes). Over texts without
-    content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts of the
-    input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Texts without finite scores are left out;
-    if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
+    Over texts without content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"),
+    over texts of the input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Both average
+    probabilities; the mean of their logarithms gave better labels (docs/log.md). Texts without finite scores are left
+    out; if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
+
+    Args:
+        scores: (n, labels) of a ``Scorer``.
     """
     finite = scores[np.isfinite(scores).all(axis=1)]
     if not len(finite):
         return np.full(scores.shape[1], np.nan if len(scores) else 0.0)
-
-    def log_mean(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
-        mean: NDArray[np.float64] = np.logaddexp.reduce(logprobs, axis=0) - np.log(len(logprobs))
-        return mean
-
-    if not multi:
-        return log_mean(finite)
-    return log_mean(-np.logaddexp(0.0, -finite)) - log_mean(-np.logaddexp(0.0, finite))
+    prior: NDArray[np.float64] = finite.mean(axis=0)
+    return prior
 
 
 def probabilities(scores: NDArray[np.float64], prior: NDArray[np.float64], *, multi: bool) -> NDArray[np.float64]:

@@ -131,22 +131,23 @@ def test_without_calibration_the_score_is_the_labels_probability():
 
 
 @given(logprobs_of)
-def test_calibration_makes_texts_without_content_uniform_on_average(content_free):
-    prior = label_prior(content_free, multi=False)
-    mean = np.exp(content_free - prior).mean(axis=0)
-    np.testing.assert_allclose(mean, 1, atol=1e-9)
+def test_calibration_makes_texts_without_content_even_on_average(content_free):
+    """The geometric mean of the calibrated odds between any two labels is 1."""
+    calibrated = np.log(probabilities(content_free, label_prior(content_free), multi=False))
+    mean = calibrated.mean(axis=0)
+    np.testing.assert_allclose(mean, mean[0], atol=1e-6)
 
 
 @given(logprobs_of.map(lambda logprobs: logprobs[:1]))
 def test_calibration_makes_one_text_without_content_uniform(content_free):
-    decision = decide(content_free, label_prior(content_free, multi=False))
+    decision = decide(content_free, label_prior(content_free))
     assert decision.score == pytest.approx(1 / 3)
 
 
 def test_calibration_divides_the_models_favourite_out():
     favourite = np.log([[0.8, 0.1, 0.1]])
     # a little less of the favourite than without content, a little more of the last
-    decision = decide(np.log([[0.7, 0.1, 0.2]]), label_prior(favourite, multi=False))
+    decision = decide(np.log([[0.7, 0.1, 0.2]]), label_prior(favourite))
     assert decision.label.tolist() == [2]
     expected = 2 / (0.7 / 0.8 + 1 + 2)
     assert decision.score.tolist() == pytest.approx([expected])
@@ -161,7 +162,7 @@ def test_a_uniform_prior_changes_nothing(logprobs):
 def test_a_label_that_no_content_free_text_would_ever_get_does_not_warn_nor_fail_all_rows():
     """The probability of a long label may be too small for a float; its logarithm is not."""
     content_free = log_softmax(np.array([[0.0, -1.0, -900.0]]))
-    prior = label_prior(content_free, multi=False)
+    prior = label_prior(content_free)
     np.testing.assert_allclose(prior, content_free[0])
     assert decide(content_free, prior).score == pytest.approx(1 / 3)
 
@@ -286,25 +287,24 @@ def test_questions_and_answers_that_are_the_same_tokens_are_refused():
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=st.floats(-30, 30)))
-def test_the_prior_of_several_labels_makes_the_mean_probability_even(scores):
-    prior = label_prior(scores, multi=True)
-    mean = (1 / (1 + np.exp(-scores))).mean(axis=0)
-    np.testing.assert_allclose(1 / (1 + np.exp(-prior)), mean, atol=1e-9)
+def test_the_prior_of_several_labels_makes_the_mean_odds_even(scores):
+    prior = label_prior(scores)
+    np.testing.assert_allclose((scores - prior).mean(axis=0), 0, atol=1e-9)
     np.testing.assert_allclose(probabilities(prior[None], prior, multi=True), 0.5)
 
 
 def test_huge_odds_neither_overflow_nor_warn():
     scores = np.array([[-1e4, 0.0, 1e4]])
     assert probabilities(scores, NO_PRIOR, multi=True).tolist() == [[0.0, 0.5, 1.0]]
-    assert np.isfinite(label_prior(scores, multi=True)).all()
+    assert np.isfinite(label_prior(scores)).all()
 
 
 def test_texts_without_finite_scores_are_left_out_of_the_prior():
     scores = np.log([[0.2, 0.5, 0.3], [0.6, 0.2, 0.2]])
     spoiled = np.vstack([scores, np.full(3, np.nan)])
-    np.testing.assert_array_equal(label_prior(spoiled, multi=False), label_prior(scores, multi=False))
-    assert np.isnan(label_prior(spoiled[2:], multi=False)).all()
-    assert label_prior(scores[:0], multi=False).tolist() == [0, 0, 0]
+    np.testing.assert_array_equal(label_prior(spoiled), label_prior(scores))
+    assert np.isnan(label_prior(spoiled[2:])).all()
+    assert label_prior(scores[:0]).tolist() == [0, 0, 0]
 
 
 def test_a_classifiers_logits_are_taken_in_the_order_of_the_labels():

@@ -149,7 +149,7 @@ class Search:
         scores = stage.score_texts(stage.encoder.encode(texts), stats).astype(np.float64)
         n_tune, multi = len(self.tune.texts), self.task.multi
         # of the tune part: the texts of a run are many, and their labels are not looked at
-        priors = {"none": _no_prior(self.task), "batch": label_prior(scores[:n_tune], multi=multi)}
+        priors = {"none": _no_prior(self.task), "batch": label_prior(scores[:n_tune])}
         priors["contextual"] = contextual_prior(stage)
         names = variant.task.label_names
         own_order = [names.index(label) for label in self.task.label_names]
