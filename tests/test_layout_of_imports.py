@@ -99,6 +99,8 @@ ORDER = [
     "tuning.choose",
     "tune",
     "tuning.sampling",
+    "tuning.draw",
+    "tuning.sampled_rows",
     "sample",
     "bench.workload",
     "bench.ceiling",
