@@ -113,6 +113,8 @@ ORDER = [
     "tuning.choose",
     "tune",
     "tuning.sampling",
+    "tuning.draw",
+    "tuning.sampled_rows",
     "sample",
     "bench.workload",
     "bench.ceiling",

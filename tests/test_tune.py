@@ -112,7 +112,7 @@ def test_the_same_rows_give_the_same_files(files):
 
 def test_without_a_head_the_best_prompt_is_written(files, capsys):
     assert files("--no-head") == 0
-    assert "head" not in capsys.readouterr().out.replace("head-", "")
+    assert "\nhead" not in capsys.readouterr().out
     assert load_task(files.folder / "t2.toml").head is None
     assert not (files.folder / "t2.head.safetensors").exists()
 
@@ -148,25 +148,27 @@ def test_blank_unlabelled_and_contradictory_rows_are_counted(files, capsys):
     table["body"][9] = table["body"][6]
     assert files("--head-only", table=pa.table(table)) == 0
     told = capsys.readouterr().out
-    assert "26 labelled texts in 28 rows" in told
+    assert "25 labelled texts in 28 rows" in told
     assert "2 rows without label or text left out; 1 texts left out since their rows do not agree" in told
 
 
 def test_any_number_of_labels_get_a_head_too(files, model, capsys):
     (files.folder / "t.toml").write_text('mode = "multi"\n' + TASK)
     rng = np.random.default_rng(0)
-    truth = [[name for name in WORDS if rng.random() < 0.5] for _ in range(80)]
+    truth = [[name for name in WORDS if rng.random() < 0.5] for _ in range(200)]
     texts = [
         " ".join([*(word for name in names for word in rng.choice(WORDS[name], 2)), *rng.choice(FILLER, 3)])
         for names in truth
     ]
     assert files(table=pa.table({"body": texts, "truth": pa.array(truth, pa.list_(pa.string()))})) == 0
     assert "the head is better" in capsys.readouterr().out
+    assert load_head(files.folder / "t2.head.safetensors").multi
     arguments = [files.folder / "in.parquet", files.folder / "out.parquet", "--task", files.folder / "t2.toml"]
     assert classify([str(argument) for argument in [*arguments, "--model", model]]) == 0
     labelled = pq.read_table(files.folder / "out.parquet").to_pydict()
-    right = np.mean([given == wanted for given, wanted in zip(labelled["label"], labelled["truth"], strict=True)])
-    assert right > 0.8, right
+    pairs = list(zip(labelled["label"], labelled["truth"], strict=True))
+    right = np.mean([(name in given) == (name in wanted) for given, wanted in pairs for name in WORDS])
+    assert right > 0.75, right
 
 
 def test_rows_of_a_csv_file_teach_as_well(files, model, capsys):

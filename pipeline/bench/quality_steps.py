@@ -67,8 +67,9 @@ class Scored:
         if calibration == "contextual":
             prior = contextual_prior(self.stage)
         if calibration == "batch":
-            prior = label_prior(self.scores[:N_TEXTS], multi=False)
-        return probabilities(self.scores, prior, multi=False).argmax(axis=1)
+            prior = label_prior(self.scores[:N_TEXTS])
+        best: NDArray[np.intp] = probabilities(self.scores, prior, multi=False).argmax(axis=1)
+        return best
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,13 @@ class Search:
 
     def try_prompts(self, examples: Sequence[tuple[str, str]]) -> list[Result]:
         """Prompts, then ways to compare labels with the best prompt, then orders of labels; the task as given first."""
-        results = self._try(prompt_variants(self.task, examples))
+        seen: set[str] = set()
+        results = self._try(prompt_variants(self.task, examples), seen)
         for more in (scoring_variants, lambda best: order_variants(best, self.seed)):
             if results:
                 best = best_of(results)
                 plain = Variant(best.name.rpartition(" / ")[0], replace(best.task, calibration="none"))
-                results += self._try(more(plain))
+                results += self._try(more(plain), seen)
         return results
 
     def fit(self, task: Task, part: Part) -> tuple[LinearHead, FitReport, float]:
@@ -130,21 +131,24 @@ class Search:
         )
         return result, report
 
-    def _try(self, variants: Sequence[Variant]) -> list[Result]:
+    def _try(self, variants: Sequence[Variant], seen: set[str]) -> list[Result]:
         results: list[Result] = []
         for number, variant in enumerate(variants, 1):
             log.info("trying %d of %d: %s", number, len(variants), variant.name)
             try:
-                results += self._results(variant)
+                results += self._results(variant, seen)
             except UsageError as error:  # labels that are the same tokens, examples that leave no room for a text
                 if variant.name == "as given":
                     raise
                 log.warning("%s cannot be tried: %s", variant.name, error)
         return results
 
-    def _results(self, variant: Variant) -> list[Result]:
-        """The variant with every calibration: that changes no score, so it costs no pass."""
+    def _results(self, variant: Variant, seen: set[str]) -> list[Result]:
+        """The variant with every calibration, which costs no pass; nothing if it is one of ``seen``."""
         stage, stats = build_stage(variant.task, self.model, self.settings), RunStats()
+        if stage.score_fingerprint in seen:  # "auto" is another way to say it
+            return []
+        seen.add(stage.score_fingerprint)
         texts = pl.DataFrame({"text": [*self.tune.texts, *self.held_out.texts]}, schema={"text": pl.String})
         scores = stage.score_texts(stage.encoder.encode(texts), stats).astype(np.float64)
         n_tune, multi = len(self.tune.texts), self.task.multi
