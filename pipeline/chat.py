@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from pipeline.errors import ModelError
+from pipeline.errors import ModelError, UsageError
 from pipeline.task import Task, spaced
 
 # Private-use characters: they stand in no template, and no template trims them.
@@ -57,15 +57,17 @@ def render_chat(task: Task, tokenizer: Any) -> Chat:
 
     Raises:
         ModelError: the chat template does not carry user messages and examples verbatim.
+        UsageError: an example spells a control token.
     """
     if tokenizer.chat_template is None:
         return _plain_chat(task, tokenizer)
+    controls = control_token_ids(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    _check_texts_of_examples(task, backend, controls)
     messages = _messages(task, tokenizer)
     rendered = _apply(tokenizer, messages, add_generation_prompt=True) + task.answer
     _check_examples(task, rendered)
     before, after = _cut_at_sentinel(rendered)
-    controls = control_token_ids(tokenizer)
-    backend = tokenizer.backend_tokenizer
     head_end = max((end for token, (_, end) in _tokens(backend, before) if token in controls), default=0)
     tail_start = min((start for token, (start, _) in _tokens(backend, after) if token in controls), default=len(after))
     return Chat(
@@ -151,6 +153,16 @@ def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
         if system.strip() in _apply(tokenizer, with_system, add_generation_prompt=True):
             return with_system
     return [{"role": "user", "content": f"{system}\n\n{contents[0]}"}, *turns[1:]]
+
+
+def _check_texts_of_examples(task: Task, backend: Tokenizer, controls: frozenset[int]) -> None:
+    """Examples come from rows as a rule, and are part of what is encoded with control tokens recognised."""
+    for text, _ in task.examples:
+        if found := [token for token, _ in _tokens(backend, text) if token in controls]:
+            raise UsageError(
+                f"examples: a text spells {backend.id_to_token(found[0])!r}, a control token of this model",
+                "take that out of the example",
+            )
 
 
 def _check_examples(task: Task, rendered: str) -> None:

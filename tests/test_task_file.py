@@ -134,14 +134,14 @@ def test_a_builtin_task_is_asked_for_by_its_name(name):
 
 
 def test_starters_for_the_usual_questions_ship_in_the_package():
-    assert builtin_names() == ("sentiment", "spam", "tickets", "urgency")
+    assert builtin_names() == ("sentiment", "spam", "tickets", "topics", "urgency")
 
 
 def test_a_builtin_task_that_does_not_exist_is_answered_with_those_that_do():
     with pytest.raises(UsageError) as caught:
         load_task("builtin:sentimnt")
     assert str(caught.value) == "task 'builtin:sentimnt' does not exist; the nearest is 'builtin:sentiment'"
-    assert caught.value.hint == "there are builtin:sentiment, builtin:spam, builtin:tickets, builtin:urgency"
+    assert caught.value.hint == "there are builtin:sentiment, builtin:spam, builtin:tickets, builtin:topics, builtin:urgency"
 
 
 def test_a_file_may_be_called_like_a_builtin_task(tmp_path, monkeypatch):
