@@ -68,7 +68,8 @@ class Scored:
             prior = contextual_prior(self.stage)
         if calibration == "batch":
             prior = label_prior(self.scores[:N_TEXTS], multi=False)
-        return probabilities(self.scores, prior, multi=False).argmax(axis=1)
+        chosen: NDArray[np.intp] = probabilities(self.scores, prior, multi=False).argmax(axis=1)
+        return chosen
 
 
 @dataclass(frozen=True)
