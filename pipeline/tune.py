@@ -57,6 +57,7 @@ HeldOut = Annotated[
 ]
 NoHead = Annotated[bool, typer.Option("--no-head", help="Try prompts only.")]
 HeadOnly = Annotated[bool, typer.Option("--head-only", help="Fit a head to the task as it is, try no prompts.")]
+NoExamples = Annotated[bool, typer.Option("--no-examples", help="Try no prompt that holds texts of labelled rows.")]
 MaxRows = Annotated[
     int, typer.Option("--max-rows", metavar="N", help="Most labelled texts, drawn by chance.", parser=count)
 ]
@@ -76,6 +77,7 @@ def tune(
     held_out: HeldOut = 0.3,
     no_head: NoHead = False,
     head_only: HeadOnly = False,
+    no_examples: NoExamples = False,
     max_rows: MaxRows = 10_000,
     prompt_rows: PromptRows = 200,
     seed: Seed = 0,
@@ -110,7 +112,7 @@ def tune(
         from pipeline.tuning.choose import choose
 
         loaded = load_model(model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-        plan = Plan(held_out, prompt_rows, seed, with_prompts=not head_only, with_head=not no_head)
+        plan = Plan(held_out, prompt_rows, seed, not head_only, not no_head, not no_examples)
         chosen = choose(given, Settings(max_tokens=max_tokens), loaded, found, plan, write_stdout)
         # the head first: a task file never stands there without it
         tuned = chosen.task
@@ -121,7 +123,8 @@ def tune(
     names = str(output) if chosen.head is None else f"{output} and {head_path}"
     write_stdout(f"written: {names}\n")
     if chosen.task.examples and not given.examples:
-        log.warning("%s holds texts of labelled rows, as examples", output)
+        hint = "--no-examples tries no such prompt"
+        log.warning("%s holds texts of labelled rows, as examples", output, extra={"fields": {"hint": hint}})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

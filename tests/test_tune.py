@@ -111,9 +111,10 @@ def test_the_same_rows_give_the_same_files(files):
 
 
 def test_without_a_head_the_best_prompt_is_written(files, capsys):
-    assert files("--no-head") == 0
+    assert files("--no-head", "--no-examples", "--held-out", 0) == 0
     assert "\nhead" not in capsys.readouterr().out
-    assert load_task(files.folder / "t2.toml").head is None
+    task = load_task(files.folder / "t2.toml")
+    assert (task.head, task.examples) == (None, ())
     assert not (files.folder / "t2.head.safetensors").exists()
 
 

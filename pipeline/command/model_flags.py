@@ -30,4 +30,4 @@ MaxTokens = Annotated[
 TrustRemoteCode = Annotated[
     bool, flag("trust-remote-code", "Model", "Run code that comes with the model, and read pickled weights.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn by chance.", min=0)]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn by chance.", min=0, max=2**32 - 1)]

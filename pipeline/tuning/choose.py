@@ -65,7 +65,7 @@ def choose(
     best, few = None, Search(model, settings, task, tune, held_out, plan.seed)
     if plan.with_prompts:
         names = [[labels[place] for place in np.flatnonzero(row)] for row in tune.truth]
-        examples = choose_examples(tune.texts, names, task)
+        examples = choose_examples(tune.texts, names, task) if plan.with_examples else []
         asked = np.setdiff1d(np.arange(len(tune.texts)), examples)
         asked = draw(tune.truth, asked, plan.prompt_rows, plan.seed)
         judged = draw(held_out.truth, np.arange(len(held_out.texts)), plan.prompt_rows, plan.seed)

@@ -13,6 +13,7 @@ class Plan:
         seed: of everything drawn by chance.
         with_prompts: whether prompts are tried.
         with_head: whether a head is fitted.
+        with_examples: whether labelled texts may become part of a prompt, and so of the task file.
     """
 
     held_out: float = 0.3
@@ -20,3 +21,4 @@ class Plan:
     seed: int = 0
     with_prompts: bool = True
     with_head: bool = True
+    with_examples: bool = True
