@@ -76,7 +76,8 @@ def measure_subset(subset: Any, model: Any) -> dict[str, Any]:
         "labels": len(subset.task.labels),
         "rows": len(subset.test),
         "steps": [asdict(step) for step in steps],
-        "order_changes": measuring.order_changes(),
+        "order_changes": measuring.order_changes(listed=False),
+        "order_changes_listed": measuring.order_changes(listed=True),
     }
 
 
@@ -92,12 +93,16 @@ def table(figures: dict[str, Any]) -> Iterator[str]:
             f"| {step['name']} | {_with_bounds(step['accuracy'])} | {_with_bounds(step['macro_f1'])} "
             f"| {step['n_favourite'] / n_rows:.0%} | {step['fed_per_row']:.1f} | {step['items_per_s']:.1f} |"
         )
-    changes = figures["order_changes"]
     yield ""
+    default, listed = (_changes(figures[key]) for key in ("order_changes", "order_changes_listed"))
     yield (
-        f"Labels in another order, {len(changes)} times: {sum(changes) / len(changes):.1%} of the default task's "
-        f"decisions change on average, {max(changes):.1%} at most."
+        f"Labels in another order, {len(figures['order_changes'])} times: of the default task's decisions change "
+        f"{default}; where the prompt lists the labels, {listed}."
     )
+
+
+def _changes(shares: Sequence[float]) -> str:
+    return f"{sum(shares) / len(shares):.1%} on average, {max(shares):.1%} at most"
 
 
 def _with_bounds(measured: Sequence[float]) -> str:

@@ -29,6 +29,8 @@ from pipeline.tuning.fit import fit_head
 SHOTS = (4, 10, 24)
 MAX_EXAMPLES = 20  # beyond that, turns with examples are a prefix of thousands of tokens
 N_ORDERS = 5
+LIST = " Answer with exactly one of: {labels}."
+LIST_WITH_DESCRIPTIONS = " Answer with exactly one of: {descriptions}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,16 @@ class Measuring:
             yield self._step(name, task, "none")
         yield self._step("  + contextual calibration", task, "contextual")
         yield self._step("  + batch calibration", task, "batch")
-        constrained = replace(task, scoring="constrained")
-        yield self._step("+ constrained scoring", constrained, "none")
-        yield self._step("  + contextual calibration", constrained, "contextual")
-        yield self._step("  + batch calibration", constrained, "batch")
-        yield self._step(
-            f"**default task** ({self.score('the default task', default).stage.scorer.name}, {default.calibration})",
-            default,
-            default.calibration,
-        )
+        task = replace(task, scoring="constrained")
+        yield self._step("+ constrained scoring", task, "none")
+        yield self._step("  + contextual calibration", task, "contextual")
+        yield self._step("  + batch calibration", task, "batch")
+        task = unlisted(task)
+        yield self._step("+ labels not listed in the prompt", task, "none")
+        yield self._step("  + contextual calibration", task, "contextual")
+        yield self._step("  + batch calibration", task, "batch")
+        scorer = self.score("the default task", default).stage.scorer
+        yield self._step(f"**default task** ({scorer.name}, {default.calibration})", default, default.calibration)
         if len(default.labels) <= MAX_EXAMPLES:
             examples = tuple(self.subset.shots(1).select("text", "label").iter_rows())
             yield self._step(
@@ -131,9 +134,15 @@ class Measuring:
                 head.save(path)
                 yield self._step(f"{name} ({used.sum()} in all)", replace(task, head=path), "none")
 
-    def order_changes(self) -> list[float]:
-        """Share of the test rows that get another label when the task's labels are shuffled, for some orders."""
+    def order_changes(self, *, listed: bool) -> list[float]:
+        """Share of the test rows that get another label when the task's labels are shuffled, for some orders.
+
+        Args:
+            listed: whether the prompt lists the labels, or is the default task's.
+        """
         task, rng = self.subset.task, np.random.default_rng(0)
+        if listed:
+            task = replace(task, system=_opening(task) + LIST_WITH_DESCRIPTIONS)
         usual = np.array(task.label_names)[self.score("the usual order", task).decisions(task.calibration)]
         changes = []
         for number in range(N_ORDERS):
@@ -174,24 +183,32 @@ class Measuring:
 
 def prompts(task: Task) -> list[tuple[str, Task]]:
     """The prompts between the one-sentence prompt and that of the task, each with one thing more."""
+    plain = replace(task, scoring="sequence", calibration="none")
     sentence = replace(
-        task,
+        plain,
         labels=tuple((name, "") for name in task.label_names),
-        system=task.system.replace("{descriptions}", "{labels}"),
+        system=_opening(task) + LIST,
         user="{text}\nCategory:",
         answer="",
         answers=(),
-        scoring="sequence",
-        calibration="none",
     )
     worded = replace(sentence, answers=task.answers)
-    described = replace(worded, labels=task.labels, system=task.system)
+    described = replace(worded, labels=task.labels, system=_opening(task) + LIST_WITH_DESCRIPTIONS)
     return [
         ("one sentence, raw", sentence),
         ("+ labels in plain words", worded),
         ("+ descriptions", described),
         ("+ prefilled answer", replace(described, user=task.user, answer=task.answer)),
     ]
+
+
+def unlisted(task: Task) -> Task:
+    """The same without labels in the prompt; which of them is decided by what may follow it."""
+    return replace(task, system=_opening(task))
+
+
+def _opening(task: Task) -> str:
+    return task.system.partition(LIST[:10])[0]
 
 
 def _codes(labels: pl.Series, names: Sequence[str]) -> NDArray[np.intp]:
