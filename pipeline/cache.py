@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from pipeline.command.flags import count, usage_error
-from pipeline.command.logs import logs_on_stderr, write_stdout
-from pipeline.errors import InputMissingError, PipelineError
+from pipeline.command.entry import run_command
+from pipeline.command.flags import count
+from pipeline.command.logs import write_stdout
+from pipeline.errors import InputMissingError
 from pipeline.label_store import LabelStore, today
 
 log = logging.getLogger("pipeline.cache")  # __name__ is "__main__" here
@@ -97,19 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    app = typer.Typer(add_completion=False, help=HELP)
-    app.command()(info)
-    app.command()(prune)
-    with logs_on_stderr("text"):
-        try:
-            typer.main.get_command(app)(
-                list(sys.argv[1:] if argv is None else argv), prog_name=PROGRAM, standalone_mode=False
-            )
-        except (PipelineError, typer.TyperException) as error:
-            failure = error if isinstance(error, PipelineError) else usage_error(error, PROGRAM)
-            log.error("%s", failure, extra={"fields": {"exit_code": failure.exit_code, "hint": failure.hint}})
-            return failure.exit_code
-    return 0
+    return run_command([info, prune], PROGRAM, argv, description=HELP)
 
 
 def _existing(path: Path) -> LabelStore:

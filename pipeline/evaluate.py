@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.command.flags import usage_error
-from pipeline.command.logs import logs_on_stderr, write_stdout
-from pipeline.errors import Interrupted, OutputError, PipelineError, UsageError
+from pipeline.command.entry import run_command
+from pipeline.command.logs import write_stdout
+from pipeline.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from pipeline.evaluation.quality import Quality
@@ -103,20 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    app = typer.Typer(add_completion=False)
-    app.command()(evaluate)
-    with logs_on_stderr("text"):
-        try:
-            stopped = typer.main.get_command(app)(
-                list(sys.argv[1:] if argv is None else argv), prog_name=PROGRAM, standalone_mode=False
-            )
-            if stopped:  # the parser turns Ctrl-C into an exit code
-                raise Interrupted("stopped by Ctrl-C", "run the same command again", stopped)
-        except (PipelineError, typer.TyperException) as error:
-            failure = error if isinstance(error, PipelineError) else usage_error(error, PROGRAM)
-            log.error("%s", failure, extra={"fields": {"exit_code": failure.exit_code, "hint": failure.hint}})
-            return failure.exit_code
-    return 0
+    return run_command([evaluate], PROGRAM, argv)
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def sample(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; None for the arguments of the process."""
-    return run_command(sample, PROGRAM, argv)
+    return run_command([sample], PROGRAM, argv)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def tune(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; None for the arguments of the process."""
-    return run_command(tune, PROGRAM, argv)
+    return run_command([tune], PROGRAM, argv)
 
 
 def _read(source: "Location", task: Task, truth: str, max_rows: int, seed: int) -> "DistinctTexts":

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipeline.tuning.measure import Paired, compare, quality, wilson
+from pipeline.tuning.measure import Paired, compare, quality
 
 
 def one_of(labels: list[int], n_labels: int = 3) -> np.ndarray:
@@ -23,12 +23,6 @@ def test_a_row_of_several_labels_is_right_when_all_are():
     answers = np.array([[1, 0, 0], [0, 0, 0], [0, 1, 0]], dtype=bool)
     found = quality(answers, truth)
     assert (found.n_right, found.macro_f1) == (2, pytest.approx((1 + 2 / 3) / 2))
-
-
-def test_the_interval_is_wilsons():
-    assert wilson(90, 100) == (pytest.approx(0.8256, abs=1e-4), pytest.approx(0.9448, abs=1e-4))
-    assert wilson(10, 10) == (pytest.approx(0.7225, abs=1e-4), pytest.approx(1.0))
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 def test_two_ways_are_compared_on_the_rows_where_they_differ():

@@ -19,26 +19,32 @@ from pipeline.errors import Interrupted, PipelineError
 PACKAGE = Path(__file__).parents[1]
 
 
-def run_command(command: Callable[..., None], program: str, argv: Sequence[str] | None) -> int:
-    """Run a command whose parameters are its flags.
+def run_command(
+    commands: Sequence[Callable[..., None]], program: str, argv: Sequence[str] | None, *, description: str | None = None
+) -> int:
+    """Run a command whose parameters are its flags, or one of several that is named first.
 
     Args:
-        command: of ``typer``.
-        program: how it is called.
+        commands: of ``typer``.
+        program: how they are called.
         argv: arguments without the program's name; None for those of the process.
+        description: of several commands, for help.
 
     Returns:
         The exit code.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    app = typer.Typer(add_completion=False)
-    app.command()(command)
+    app = typer.Typer(add_completion=False, help=description)
+    for command in commands:
+        app.command()(command)
     with logs_on_stderr("text"):
         try:
-            typer.main.get_command(app)(
+            stopped = typer.main.get_command(app)(
                 list(sys.argv[1:] if argv is None else argv), prog_name=program, standalone_mode=False
             )
+            if stopped:  # the parser turns Ctrl-C into an exit code
+                raise Interrupted("stopped by Ctrl-C", "run the same command again", stopped)
         except Exception as error:
             failure = _failure(error, program)
             level = FAULT if type(failure) is PipelineError else logging.ERROR
@@ -51,8 +57,6 @@ def run_command(command: Callable[..., None], program: str, argv: Sequence[str] 
 def _failure(error: Exception, program: str) -> PipelineError:
     if isinstance(error, PipelineError):
         return error
-    if isinstance(error, typer.Abort):
-        return Interrupted("stopped by Ctrl-C; nothing was written", "run the same command again", 130)
     if isinstance(error, typer.TyperException):
         return usage_error(error, program)
     frames = traceback.extract_tb(error.__traceback__)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
-Z_95 = 1.959963984540054
+from pipeline.evaluation.metrics import accuracy_interval
+
 SIGNIFICANT = 0.05
 
 
@@ -36,7 +38,7 @@ class Quality:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the accuracy (Wilson 1927), which holds for few rows and at both ends."""
-        return wilson(self.n_right, self.n_rows)
+        return accuracy_interval(self.n_right, self.n_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,8 @@ class Paired:
     @property
     def p_value(self) -> float:
         """Of both being equally good, two-sided: the exact test of McNemar (1947) on the rows where they differ."""
-        n, k = self.gained + self.lost, min(self.gained, self.lost)
-        # logarithms of the binomial coefficients: as whole numbers they have thousands of digits
-        terms = [math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) for i in range(k + 1)]
-        return min(1.0, 2 * math.fsum(math.exp(term - n * math.log(2)) for term in terms))
+        n_uneven = self.gained + self.lost
+        return float(binomtest(self.gained, n_uneven).pvalue) if n_uneven else 1.0
 
     @property
     def is_better(self) -> bool:
@@ -87,14 +87,3 @@ def quality(answers: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Quality:
 def compare(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Paired:
     """Compare two ways by (n,) which rows each has right."""
     return Paired(int((first & ~second).sum()), int((second & ~first).sum()))
-
-
-def wilson(n_right: int, n_rows: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927, "Probable Inference"); (0, 1) for no rows."""
-    if not n_rows:
-        return 0.0, 1.0
-    share, z2 = n_right / n_rows, Z_95**2
-    middle = share + z2 / (2 * n_rows)
-    spread = Z_95 * math.sqrt(share * (1 - share) / n_rows + z2 / (4 * n_rows**2))
-    low, high = (middle - spread) / (1 + z2 / n_rows), (middle + spread) / (1 + z2 / n_rows)
-    return max(0.0, low), min(1.0, high)
