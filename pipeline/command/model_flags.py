@@ -1,6 +1,5 @@
 """The flags that say which model, for commands beside ``classify``; each has the environment variable it has there."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from pipeline.command.flags import column_names, count, flag
 
 TaskFile = Annotated[
-    Path | None, flag("task", "Task", "Task file: labels, prompts, text columns.", metavar="FILE.toml")
+    str | None, flag("task", "Task", "Task file: labels, prompts, text columns.", metavar="FILE.toml|builtin:NAME")
 ]
 TextColumns = Annotated[
     list[str] | None,
