@@ -127,7 +127,6 @@ class Measuring:
             name = f"head, {n_rows} rows a label" + ("" if enough else " where there are")
             if n_rows == len(train):
                 name = "head, all rows"
-            self.say(f"{self.subset.name}: {name}")
             head, _ = fit_head(states[used], truth[used], task.label_names, multi=False, fitted_for=fitted_for)
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "head.safetensors"
