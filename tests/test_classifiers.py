@@ -40,7 +40,7 @@ from tests.engines import (
     pick,
     reference,
 )
-from tests.tiny import SENTENCES, WINDOW
+from tests.tiny import SENTENCES, WINDOW, save_tiny_model
 from tests.tiny_classifiers import (
     CLASSES,
     CLASSIFIERS,
@@ -216,6 +216,17 @@ def test_a_head_that_the_checkpoint_lacks_is_not_made_up(tmp_path):
     weights = load_file(folder / "model.safetensors")
     save_file({name: weights[name] for name in weights if "classifier" not in name}, folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"has no weights for classifier\.bias, classifier\.weight"):
+        load_model(str(folder), device="cpu")
+
+
+def test_a_causal_checkpoint_without_an_output_matrix_is_refused(tmp_path):
+    """A base model saved without it was given a random one, and labelled every row with that."""
+    folder = save_tiny_model(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in weights.items() if name != "lm_head.weight"}, folder / "model.safetensors"
+    )
+    with pytest.raises(ModelError, match=r"has no weights for lm_head\.weight"):
         load_model(str(folder), device="cpu")
 
 

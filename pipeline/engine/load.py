@@ -74,10 +74,12 @@ def load_model(
         raise ModelError(f"cannot load model {name!r}: {reason[:300]}", WAYS_OUT) from error
     if not getattr(tokenizer, "is_fast", False):
         raise ModelError(f"model {name!r} has no fast tokenizer (tokenizer.json)", WAYS_OUT)
-    if not type(lm).__name__.endswith(CLASSIFIER):
-        return Model(lm.eval(), tokenizer, target, weights_dtype, name)
+    is_classifier = type(lm).__name__.endswith(CLASSIFIER)
     if missing := sorted(loading["missing_keys"]):  # they were filled with random numbers
-        raise ModelError(f"model {name!r} has no weights for {', '.join(missing)[:300]}", OTHER_CLASSIFIER)
+        hint = OTHER_CLASSIFIER if is_classifier else WAYS_OUT
+        raise ModelError(f"model {name!r} has no weights for {', '.join(missing)[:300]}", hint)
+    if not is_classifier:
+        return Model(lm.eval(), tokenizer, target, weights_dtype, name)
     return Model(
         lm.eval(),
         tokenizer,
