@@ -16,6 +16,7 @@ def test_each_variant_changes_one_thing_and_the_given_task_comes_first():
     assert variants == {
         "as given": plain,
         "without descriptions": replace(plain, system="One of: {labels}."),
+        "labels not listed": replace(plain, system=""),
         "answer begins 'Category:'": replace(plain, answer="Category:"),
         "one example per label": replace(plain, examples=(("x", "a"), ("y", "b"), ("z", "c"))),
     }
@@ -23,9 +24,30 @@ def test_each_variant_changes_one_thing_and_the_given_task_comes_first():
 
 def test_descriptions_are_tried_where_there_are_some():
     with_names = replace(TASK, system="One of: {labels}.", answer="It is")
-    assert [variant.name for variant in prompt_variants(with_names, [])] == ["as given", "with descriptions"]
+    names = [variant.name for variant in prompt_variants(with_names, [])]
+    assert names == ["as given", "with descriptions", "labels not listed"]
     bare = replace(with_names, labels=(("a", ""), ("b", "")))
-    assert [variant.name for variant in prompt_variants(bare, [])] == ["as given"]
+    assert [variant.name for variant in prompt_variants(bare, [])] == ["as given", "labels not listed"]
+
+
+def test_labels_are_listed_where_they_are_not_and_only_there():
+    task = replace(TASK, system="You judge.", answer="It is")
+    variants = {variant.name: variant.task.system for variant in prompt_variants(task, [])}
+    assert variants == {
+        "as given": "You judge.",
+        "labels listed": "You judge. Answer with exactly one of: {labels}.",
+        "descriptions listed": "You judge. Answer with exactly one of: {descriptions}.",
+    }
+    (listed,) = [v.task.system for v in prompt_variants(replace(task, mode="multi"), []) if v.name == "labels listed"]
+    assert listed == "You judge. Labels: {labels}."
+
+
+def test_only_the_sentences_that_list_labels_are_left_out():
+    task = replace(TASK, system="You judge. Take your time! Answer with one of:\n{labels}.", answer="It is")
+    (unlisted,) = [v.task.system for v in prompt_variants(task, []) if v.name == "labels not listed"]
+    assert unlisted == "You judge. Take your time!"
+    in_user = replace(TASK, user="{text}: {labels}", answer="It is")
+    assert "labels not listed" not in [variant.name for variant in prompt_variants(in_user, [])]
 
 
 def test_the_other_ways_to_compare_labels_are_tried():

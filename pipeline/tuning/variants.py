@@ -3,6 +3,7 @@
 Every variant is a task like the one it is made from, with the same labels. Knows nothing of models and scores.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -46,6 +47,14 @@ def prompt_variants(task: Task, examples: Sequence[tuple[str, str]]) -> list[Var
         variants.append(Variant("without descriptions", _in_prompts(task, "{descriptions}", "{labels}")))
     if has_descriptions and "{labels}" in prompts and "{descriptions}" not in prompts:
         variants.append(Variant("with descriptions", _in_prompts(task, "{labels}", "{descriptions}")))
+    if "{labels}" not in prompts and "{descriptions}" not in prompts:
+        kinds = ("labels", "descriptions") if has_descriptions else ("labels",)
+        lead = "Labels" if task.multi else "Answer with exactly one of"
+        for kind in kinds:
+            listing = f"{task.system} {lead}: {{{kind}}}.".strip()
+            variants.append(Variant(f"{kind} listed", replace(task, system=listing)))
+    elif (unlisted := _without_lists(task)) is not None:
+        variants.append(Variant("labels not listed", unlisted))
     if not task.answer:
         variants.append(Variant(f"answer begins {PREFILLED_ANSWER!r}", replace(task, answer=PREFILLED_ANSWER)))
     if examples and not task.examples:
@@ -96,6 +105,16 @@ def choose_examples(texts: Sequence[str], labels: Sequence[Sequence[str]], task:
             return []
         chosen.append(min(own, key=lambda place: abs(len(texts[place]) - middle)))
     return chosen
+
+
+def _without_lists(task: Task) -> Task | None:
+    """The task without the sentences of its system turn that list labels; None if they are listed elsewhere."""
+    if "{labels}" in task.user or "{descriptions}" in task.user:
+        return None
+    sentences = re.split(r"(?<=[.!?:])\s+", task.system)
+    kept = [sentence for sentence in sentences if "{labels}" not in sentence and "{descriptions}" not in sentence]
+    # what led to the list says nothing without it
+    return replace(task, system=" ".join(sentence for sentence in kept if not sentence.endswith(":")))
 
 
 def _in_prompts(task: Task, old: str, new: str) -> Task:
