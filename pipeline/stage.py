@@ -23,7 +23,7 @@ from pipeline.prefetch import prefetch
 from pipeline.prepare import Prepared, Texts, find_texts, prepare
 from pipeline.prompt import PromptEncoder
 from pipeline.scoring import Scorer, probabilities
-from pipeline.settings import Settings
+from pipeline.settings import Overlong, Settings
 from pipeline.stats import RunStats
 from pipeline.stored_scores import StoredScores
 from pipeline.task import Task
@@ -112,7 +112,7 @@ class Stage:
         return scores
 
     def score_kept(self, texts: pl.Series, stats: RunStats) -> NDArray[np.float32]:
-        """Scores (n, labels) of n distinct texts; known ones are looked up, the others kept.
+        """Scores (n, labels) of n distinct texts, NaN for none; known ones are looked up, the others kept.
 
         Args:
             texts: not blank.
@@ -120,7 +120,9 @@ class Stage:
         """
         task = replace(self.task, text=(texts.name,), template=None)
         found = find_texts(texts.to_frame().to_arrow(), 0, task, self.store)
-        prepared = prepare(found, len(self.task.labels), self.encoder, "truncate", self.store)
+        # a text that is too long to get a label has no say; one that ends the run does so in its own row
+        overlong: Overlong = "null" if self.settings.overlong == "null" else "truncate"
+        prepared = prepare(found, len(self.task.labels), self.encoder, overlong, self.store)
         self._score(prepared, counts := RunStats())
         stats.add_passes(counts)
         return prepared.scores

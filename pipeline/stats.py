@@ -14,6 +14,7 @@ class RunStats:
     Attributes:
         rows: rows labelled.
         texts: texts sent through the model; identical texts of one buffer are sent once.
+        calibration_texts: texts sent through the model before, to calibrate.
         known_texts: distinct texts of each buffer that were not, since their scores were known.
         labels: rows per label; None counts null labels. A row with several counts for each.
         unlabelled: rows whose list of labels is empty.
@@ -31,6 +32,7 @@ class RunStats:
 
     rows: int = 0
     texts: int = 0
+    calibration_texts: int = 0
     known_texts: int = 0
     labels: Counter[str | None] = field(default_factory=Counter)
     unlabelled: int = 0
@@ -61,8 +63,8 @@ class RunStats:
         self.buffer_rows = self.buffer_tokens = 0
 
     def add_passes(self, other: "RunStats") -> None:
-        """Add what the model did elsewhere, for texts that are no rows of their own."""
-        self.texts += other.texts
+        """Add what the model did to calibrate: its texts are counted again when their rows come."""
+        self.calibration_texts += other.texts
         self.fed_tokens += other.fed_tokens
         self.padded_tokens += other.padded_tokens
         self.buckets += other.buckets

@@ -178,27 +178,58 @@ def test_a_few_texts_are_too_few_for_batch_calibration_and_the_run_says_so(
 ) -> None:
     rule = Rule(tmp_path, model, 'calibration = "batch"')
     rule.run("--limit", 10)
-    assert "batch calibration on only" in capsys.readouterr().err
+    assert "in.parquet on only 9 distinct texts" in capsys.readouterr().err
     rule.run()
-    assert "batch calibration on only" not in capsys.readouterr().err
+    assert "distinct texts" not in capsys.readouterr().err
 
 
-def test_all_files_of_a_folder_share_one_prior_and_finished_ones_are_skipped(
+def test_batch_calibration_of_a_folder_is_that_of_each_file_whatever_becomes_of_the_others(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With one prior for all, a file that arrived or failed made every finished one a stranger."""
     rule = Rule(tmp_path, model, 'calibration = "batch"')
     rows = pl.read_parquet(rule.input)
     (tmp_path / "in").mkdir()
-    for name, part in (("a", rows.head(30)), ("b", rows.slice(30, 30)), ("c", rows.slice(60))):
-        part.write_parquet(tmp_path / "in" / f"{name}.parquet")
-    command = [tmp_path / "in", tmp_path / "out", "--task", rule.task, "--model", model, "--score-column", "score"]
-    assert main([*map(str, command)]) == 0
-    together = pl.concat([pl.read_parquet(tmp_path / "out" / f"{name}.parquet") for name in "abc"])
-    assert_same(together.with_columns(status=pl.lit("")), rule.run().with_columns(status=pl.lit("")), "one by one")
-    (tmp_path / "out" / "b.parquet").unlink()
+    parts = {"a": rows.head(36), "b": rows.slice(36, 18), "c": rows.slice(54)}
+    for name in "bc":
+        parts[name].write_parquet(tmp_path / "in" / f"{name}.parquet")
+    (tmp_path / "in" / "a.parquet").write_bytes(b"PAR1, but no more")
+    columns = ["--score-column", "score", "--status-column", "status"]
+    command = [*map(str, [tmp_path / "in", tmp_path / "out", "--task", rule.task, "--model", model, *columns])]
+    assert main(command) == 65
+    parts["a"].write_parquet(tmp_path / "in" / "a.parquet")
+    parts["a"].write_parquet(tmp_path / "in" / "d.parquet")
     capsys.readouterr()
-    assert main([*map(str, command)]) == 0
-    assert "1 file labelled, 2 finished before" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "2 files labelled, 2 finished before" in capsys.readouterr().err
+    for name, part in parts.items():
+        part.write_parquet(rule.input)
+        assert_same(pl.read_parquet(tmp_path / "out" / f"{name}.parquet"), rule.run(), f"file {name} alone")
+
+
+def test_what_was_scored_to_calibrate_is_counted_apart(tmp_path: Path, model: Path) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+    n_texts = rule.run()["text"].drop_nulls().str.strip_chars().replace("", None).n_unique() - 1
+
+    def counts(*flags: object) -> tuple[int, int, int]:
+        rule.run("--metrics", tmp_path / "metrics.json", *flags)
+        metrics = json.loads((tmp_path / "metrics.json").read_text())
+        return metrics["calibration_texts"], metrics["texts"], metrics["known_texts"]
+
+    assert counts() == (n_texts, 0, n_texts)
+    assert counts("--no-cache") == (n_texts, n_texts, 0)
+
+
+def test_texts_that_are_too_long_to_get_a_label_have_no_say_in_calibration(tmp_path: Path, model: Path) -> None:
+    rule = Rule(tmp_path, model, 'calibration = "batch"')
+    rows = pl.read_parquet(rule.input)
+    limits = ("--max-tokens", 240, "--overlong", "null")
+    expected = rule.run(*limits)
+    too_long = pl.DataFrame({"id": [100, 101], "text": ["refund " * 200, "crash " * 200]})
+    pl.concat([too_long, rows]).write_parquet(rule.input)
+    out = rule.run(*limits)
+    assert out["status"].to_list()[:2] == ["overlong", "overlong"]
+    assert_same(out.slice(2), expected, "behind two texts that are too long")
 
 
 def test_several_labels_are_lists_in_the_order_of_the_task_with_their_probabilities(

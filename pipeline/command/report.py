@@ -80,6 +80,7 @@ class Report:
             "empty_label_rows": stats.unlabelled,
             "status_rows": dict(stats.statuses),
             "texts": stats.texts,
+            "calibration_texts": stats.calibration_texts,
             "known_texts": stats.known_texts,
             "fed_tokens": stats.fed_tokens,
             "padded_tokens": stats.padded_tokens,

@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.command.calibrate import calibrated, fingerprinted
 from pipeline.command.checked_file import CheckedFile, FileChecks, check_may_be_written
 from pipeline.command.dry_run import plan, plan_of_files
 from pipeline.command.failures import FILE_ERRORS, tell_failure
 from pipeline.command.files import FileTree, check_output_place, find_tree
-from pipeline.command.load import Inputs, load_stage
+from pipeline.command.load import load_stage
 from pipeline.command.logs import write_stdout
 from pipeline.command.manifest import Manifest, existing_state, read_manifest, recipe_of, state_of
 from pipeline.command.one_file import OneFile
 from pipeline.command.options import Options
 from pipeline.command.output_folder import folder_of, locked_folder, notes_folder
 from pipeline.command.progress import chosen_kind, show_progress, show_step
-from pipeline.command.report import Report
+from pipeline.command.report import Report, run_facts
 from pipeline.command.stop_signals import StopSignals
 from pipeline.command.store import check_cache, journal_of, opened_store
 from pipeline.label_store import LabelStore
@@ -93,7 +94,9 @@ class Run:
                     return
                 log.info("text from %s", _text(task.columns))
                 with self._store(journal_of(output.scratch)) as store:
-                    stage, model = self._load(task, store, [(locate(options.input), task)])
+                    stage, model = self._load(task, store)
+                    stage = calibrated(stage, locate(options.input), options, report, self._progress)
+                    report.facts = run_facts(stage, model)
                     file = OneFile(source, sink, stage, model, options, report, self.signals)
                     with show_progress(self._progress, report.stats, lambda: source.num_rows):
                         sample = file.label(options.verify or 0)
@@ -125,7 +128,7 @@ class Run:
                 return
             _tell_text(files)
             with self._store(notes_folder(output) / FOLDER_JOURNAL) as store:
-                stage, model = self._load(task, store, [(file.input, file.task) for file in files])
+                stage, model = self._load(task, store)
                 self.report.facts["text_columns"] = list(
                     dict.fromkeys(name for file in files for name in file.task.columns)
                 )
@@ -150,15 +153,19 @@ class Run:
         """The files that are left to do, now that it is known what decides their labels."""
         left = []
         for file in files:
-            task = replace(stage.task, text=file.task.text, template=file.task.template)
-            if file.recipe == recipe_of(replace(stage, task=task), self.options.limit):
-                manifest.finish(file.name, file.output_state)
-                self._count("skipped")
-                continue
             with self._failures_of(file.input):
+                if file.recipe is not None and file.recipe == self._recipe_of(file, stage):
+                    manifest.finish(file.name, file.output_state)
+                    self._count("skipped")
+                    continue
                 check_may_be_written(file, overwrite=self.options.overwrite)
                 left.append(file)
         return left
+
+    def _recipe_of(self, file: CheckedFile, stage: "Stage") -> str:
+        """By which the file would be labelled now."""
+        task = replace(stage.task, text=file.task.text, template=file.task.template)
+        return recipe_of(fingerprinted(replace(stage, task=task), file.input, self.options), self.options.limit)
 
     def _label_files(self, files: Sequence[CheckedFile], stage: "Stage", model: "Model", manifest: Manifest) -> None:
         from pipeline.verify import spread
@@ -184,7 +191,7 @@ class Run:
         input_state = existing_state(file.input)  # before it is read: a change meanwhile will show
         with ParquetSource(file.input, limit=options.limit) as source:
             task, fields = bind_schema(stage.task, self.settings, source.schema)
-            stage = replace(stage, task=task)
+            stage = calibrated(replace(stage, task=task), file.input, options, report, self._progress)
             with (
                 folder_of(file.output, locate(options.output)),
                 ParquetSink(file.output, source.layout, fields, overwrite=options.overwrite) as sink,
@@ -219,10 +226,9 @@ class Run:
         options = self.options
         return opened_store(journal, lambda: not self.report.failures, cache=options.cache, no_cache=options.no_cache)
 
-    def _load(self, task: Task, store: LabelStore | None, inputs: Inputs) -> "tuple[Stage, Model]":
+    def _load(self, task: Task, store: LabelStore | None) -> "tuple[Stage, Model]":
         return load_stage(
             task,
-            inputs,
             store,
             options=self.options,
             settings=self.settings,

@@ -74,6 +74,8 @@ def _files(report: Report) -> Iterator[tuple[str, str]]:
 
 def _texts(report: Report) -> Iterator[tuple[str, str]]:
     yield f"{report.stats.texts:,}", "scored, each once"
+    if report.stats.calibration_texts:
+        yield f"{report.stats.calibration_texts:,}", "scored to calibrate"
     if report.stats.known_texts:
         yield f"{report.stats.known_texts:,}", "known: repeats, or scored before"
 
