@@ -153,6 +153,8 @@ def _scorer(task: Task, model: Model, encoder: PromptEncoder, prompt_by: str) ->
     if model.class_names is not None:
         return class_scorer(task, model.class_names, model.multi_label)
     if task.head is not None:
+        if task.scoring != "auto":
+            raise UsageError(f"--scoring {task.scoring} has no effect with a head", "leave scoring as it is: auto")
         head = load_head(task.head)
         if head.fitted_for != prompt_by:
             raise UsageError(

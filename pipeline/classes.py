@@ -12,14 +12,13 @@ from reprlib import repr as short_repr
 from pipeline.errors import UsageError
 from pipeline.scoring import ClassScorer
 from pipeline.task import Task
-from pipeline.task_file import builtin_task
 
 
 def class_scorer(task: Task, class_names: Sequence[str], multi_label: bool) -> tuple[Task, ClassScorer]:
     """Match a task's labels with a model's classes.
 
-    Labels are matched by their answers, so that a task's ``answers`` may rename classes. The labels of the built-in
-    task are nobody's wish: they give way to the names of the classes.
+    Labels are matched by their answers, so that a task's ``answers`` may rename classes. Labels that nobody gave give
+    way to the names of the classes.
 
     Args:
         task: its labels, in any order.
@@ -37,9 +36,12 @@ def class_scorer(task: Task, class_names: Sequence[str], multi_label: bool) -> t
         raise UsageError(f"head: {str(task.head)!r} has no effect, since this model has a head of its own", hint)
     if multi_label != task.multi:
         raise UsageError(*_wrong_mode(task))
-    builtin = builtin_task()
-    if (task.label_names, task.answers) == (builtin.label_names, builtin.answers):
+    if not task.labels_given:
         task = _with_labels(task, class_names)
+    if task.scoring != "auto":
+        raise UsageError(
+            f"--scoring {task.scoring} has no effect: this model has a head of its own", "leave scoring as it is: auto"
+        )
     if sorted(task.label_answers) != sorted(class_names):
         raise UsageError(
             f"the labels {_listed(task.label_answers)} are not this model's classes, {_listed(class_names)}",

@@ -7,7 +7,7 @@ columns (``text_columns``), of Arrow, tokenizers or models, and imports nothing 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,6 +48,8 @@ class Task:
         min_margin: with ``single``, so do rows whose label is not more probable than the next by this.
         default_label: label of such rows; None for null.
         head: file of a fitted head that decides in place of the labels' tokens; None for none.
+        labels_given: whether somebody chose the labels; those of the built-in task, which nobody did, give way to the
+            classes of a model that has a head of its own.
 
     Raises:
         UsageError: a value is not allowed; the message begins with the name of its key.
@@ -73,6 +75,7 @@ class Task:
     min_margin: float = 0.0
     default_label: str | None = None
     head: Path | None = None
+    labels_given: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         checks.check_text(self.text, self.template)
@@ -215,6 +218,7 @@ class Task:
             flags["text"] = "--text-column"
         if labels is not None:
             changes |= self._of_labels(labels.split(",") if isinstance(labels, str) else labels)
+            changes["labels_given"] = True
             flags["labels"] = "--labels"
         try:
             return replace(self, **changes)

@@ -48,7 +48,9 @@ def builtin_task(name: str = "tickets") -> Task:
         hint = f"there are {', '.join(BUILTIN + known for known in builtin_names())}"
         raise UsageError(f"task {BUILTIN + name!r} does not exist; the nearest is {BUILTIN + near!r}", hint)
     fields = _fields(tomllib.loads(builtin_toml(name)), Path())
-    return Task(name=name, **fields) if name == "tickets" else replace(builtin_task(), name=name, **fields)
+    if name == "tickets":
+        return Task(name=name, **fields, labels_given=False)
+    return replace(builtin_task(), name=name, **fields, labels_given=True)
 
 
 def builtin_toml(name: str) -> str:
@@ -66,7 +68,7 @@ def load_task(path: str | Path) -> Task:
         UsageError: the file cannot be read, is not TOML in UTF-8, or holds a key or value that is not allowed.
     """
     if isinstance(path, str) and path.startswith(BUILTIN):
-        return builtin_task(path.removeprefix(BUILTIN))
+        return replace(builtin_task(path.removeprefix(BUILTIN)), labels_given=True)
     where = f"task file {str(path)!r}"
     return replace(task_from_toml(_read(Path(path), where), where, Path(path).parent), name=Path(path).stem)
 
@@ -83,7 +85,8 @@ def task_from_toml(toml: str, where: str, folder: Path = Path()) -> Task:
         UsageError: the text is not TOML, or holds a key or value that is not allowed.
     """
     try:
-        return replace(builtin_task(), name=where, **_fields(tomllib.loads(toml), folder))
+        table = tomllib.loads(toml)
+        return replace(builtin_task(), name=where, **_fields(table, folder), labels_given="labels" in table)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{where} is not TOML: {error}") from None
     except UsageError as error:

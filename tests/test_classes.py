@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.classes import class_scorer
 from pipeline.errors import UsageError
-from pipeline.task_file import builtin_task, task_from_toml
+from pipeline.task_file import builtin_task, load_task, task_from_toml
 
 CLASSES = ("spam", "ham", "news")
 
@@ -84,3 +84,27 @@ def test_a_fitted_head_is_refused():
     task = replace(builtin_task(), head=Path("head.safetensors"))
     with pytest.raises(UsageError, match=r"head: 'head\.safetensors' has no effect"):
         class_scorer(task, CLASSES, multi_label=False)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        builtin_task().with_overrides(labels="billing,technical,account"),
+        task_from_toml('[labels]\nbilling = "payments"\ntechnical = "bugs"\naccount = "login"', "mine"),
+        load_task("builtin:tickets"),
+    ],
+)
+def test_labels_that_were_asked_for_are_not_replaced_though_they_are_those_of_the_built_in_task(task):
+    """A column of complaints and questions came out where billing, technical and account were asked for."""
+    with pytest.raises(UsageError, match="are not this model's classes"):
+        class_scorer(task, CLASSES, multi_label=False)
+
+
+def test_a_task_file_that_says_nothing_of_labels_takes_the_classes():
+    task, _ = class_scorer(task_from_toml('text = ["body"]', "mine"), CLASSES, multi_label=False)
+    assert task.label_names == CLASSES
+
+
+def test_a_way_to_compare_label_tokens_is_refused_where_none_are_compared():
+    with pytest.raises(UsageError, match="--scoring sequence has no effect"):
+        class_scorer(builtin_task().with_overrides(scoring="sequence"), CLASSES, multi_label=False)

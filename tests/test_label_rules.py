@@ -178,7 +178,7 @@ def test_a_few_texts_are_too_few_for_batch_calibration_and_the_run_says_so(
 ) -> None:
     rule = Rule(tmp_path, model, 'calibration = "batch"')
     rule.run("--limit", 10)
-    assert "in.parquet on only 9 distinct texts" in capsys.readouterr().err
+    assert "in.parquet on only 8 distinct texts" in capsys.readouterr().err
     rule.run()
     assert "distinct texts" not in capsys.readouterr().err
 
@@ -257,7 +257,9 @@ def test_explanations_show_the_prompt_and_the_scores_that_decided(
         page = stdout[stdout.index(f"row {row}:") :]
         assert f"Ticket: {text}<|im_end|>" in page
         assert "<|im_start|>system" in page
-        (line,) = [line for line in page.split("row ")[1].splitlines() if line.split("  ")[1:2] == [label]]
+        lines = page.split("row ")[1].splitlines()
+        assert f"  → {label}" in lines
+        (line,) = [line for line in lines if line.startswith(f"    {label}  ")]
         assert float(line.split()[-1]) == pytest.approx(score, abs=1e-4)
         assert text not in stderr
     assert "row 2:" not in stdout
@@ -275,8 +277,30 @@ def test_explanations_of_many_files_are_as_many_as_were_asked_for(
     assert main([str(tmp_path / "in"), str(tmp_path / "out"), "--model", str(model), "--explain", "3"]) == 0
     stdout = capsys.readouterr().out
     assert stdout.count("tokens\n") == 3
+    assert "a.parquet, row 0: " in stdout
+    assert "a.parquet, row 2: " in stdout
     assert "refund b" in stdout
     assert "invoice b" not in stdout
+
+
+def test_explanations_say_what_a_row_gets_where_no_label_is_sure(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Rule(tmp_path, model, 'min_score = 1.0\ndefault_label = "other"')
+    pl.DataFrame({"id": [0, 1], "text": ["refund", "crash " * 400]}).write_parquet(rule.input)
+    rule.run("--explain", 2, "--max-tokens", 200, "--overlong", "null")
+    stdout = capsys.readouterr().out
+    assert "  → other: not sure enough\n" in stdout
+    assert "  → null: too long, and --overlong is null\n" in stdout
+
+
+def test_explanations_cannot_drive_a_terminal(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = Rule(tmp_path, model, "")
+    pl.DataFrame({"id": [0], "text": ["refund \x1b[31mred\x07\rgone"]}).write_parquet(rule.input)
+    rule.run("--explain", 1)
+    stdout = capsys.readouterr().out
+    assert "refund \\x1b[31mred\\x07\\rgone" in stdout
+    assert not {"\x1b", "\x07", "\r"} & {*stdout}
 
 
 def test_a_head_needs_no_tokens_of_labels_and_is_not_calibrated(

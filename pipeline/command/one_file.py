@@ -59,7 +59,9 @@ class OneFile:
 
         stats, settings = self.report.stats, self.stage.settings
         sample = Sample(n_verify, self.source.num_rows, self.stage) if n_verify else None
-        explanations = Explanations((self.options.explain or 0) - self.report.n_explained, self.stage)
+        n_explain = (self.options.explain or 0) - self.report.n_explained
+        where = "" if self.report.files is None else f"{self.source.location.name}, "
+        explanations = Explanations(n_explain, self.stage, where, write_stdout)
         most_failed = self.options.max_failed.rows(self.source.num_rows)
         tables = self.stage.run(
             buffers(self.source.batches(), settings.buffer_rows, MAX_BUFFER_BYTES),
@@ -74,9 +76,7 @@ class OneFile:
                 with stats.phase("write"):
                     self.sink.write(table)
         assert stats.rows - n_before == self.source.num_rows
-        self.report.n_explained += len(explanations.pages)
-        for page in explanations.pages:
-            write_stdout(f"{page}\n")
+        self.report.n_explained += explanations.n_shown
         return sample
 
     def judge(self, sample: "Sample") -> None:
