@@ -121,7 +121,7 @@ class Options:
     ] = None
     default_label: Annotated[
         str | None,
-        flag("default-label", "Task", "Label of such rows, any text; null if not given.", metavar="LABEL"),
+        flag("default-label", "Task", "Label of such rows; null if empty or not given.", metavar="LABEL"),
     ] = None
     scoring: Annotated[
         Scoring | None,
