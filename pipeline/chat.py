@@ -6,9 +6,11 @@ Knows the tokenizer and the task, and nothing of rows.
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
@@ -16,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 from pipeline.errors import ModelError, UsageError
 from pipeline.task import Task, spaced
 
-# Private-use characters: they stand in no template, and no template trims them.
+# Private-use characters: they stand in no template and in no task, and no template trims them.
 SENTINEL = "\ue000\ue001\ue002"
 # What templates that print a date (Llama 3, SmolLM3) take for today: one text has the same label on any day.
 TODAY = datetime(2025, 1, 1)
@@ -57,13 +59,14 @@ def render_chat(task: Task, tokenizer: Any) -> Chat:
 
     Raises:
         ModelError: the chat template does not carry user messages and examples verbatim.
-        UsageError: an example spells a control token.
+        UsageError: an example spells a control token, or the task has a character of ``SENTINEL``.
     """
+    _check_sentinel(task)
     if tokenizer.chat_template is None:
         return _plain_chat(task, tokenizer)
     controls = control_token_ids(tokenizer)
     backend = tokenizer.backend_tokenizer
-    _check_texts_of_examples(task, backend, controls)
+    _check_controls_of_examples(task, backend, controls)
     messages = _messages(task, tokenizer)
     rendered = _apply(tokenizer, messages, add_generation_prompt=True) + task.answer
     _check_examples(task, rendered)
@@ -155,14 +158,32 @@ def _messages(task: Task, tokenizer: Any) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{system}\n\n{contents[0]}"}, *turns[1:]]
 
 
-def _check_texts_of_examples(task: Task, backend: Tokenizer, controls: frozenset[int]) -> None:
-    """Examples come from rows as a rule, and are part of what is encoded with control tokens recognised."""
-    for text, _ in task.examples:
-        if found := [token for token, _ in _tokens(backend, text) if token in controls]:
-            raise UsageError(
-                f"examples: a text spells {backend.id_to_token(found[0])!r}, a control token of this model",
-                "take that out of the example",
-            )
+def _check_sentinel(task: Task) -> None:
+    """Refuse what would pass for the place of a row's text."""
+    parts = {"system": task.system_message(), "user": task.user_message(""), "answer": task.answer}
+    parts["examples"] = "".join(chain.from_iterable(task.example_turns()))
+    for key, part in parts.items():
+        if found := {*part} & {*SENTINEL}:
+            hint = "take this private-use character out of the task, also of its labels and descriptions"
+            raise UsageError(f"{key}: {min(found)!r} stands in it, which marks the place of a text here", hint)
+
+
+def _check_controls_of_examples(task: Task, backend: Tokenizer, controls: frozenset[int]) -> None:
+    """Examples come from rows as a rule, and are part of what is encoded with control tokens recognised.
+
+    What an example spells may begin in the words around it, so whole turns are looked at.
+    """
+
+    def spelt(turn: str) -> Counter[int]:
+        return Counter(token for token, _ in _tokens(backend, turn) if token in controls)
+
+    around = spelt(task.user_message(SENTINEL)), spelt(task.answer + spaced(task.answer, SENTINEL))
+    for turns in task.example_turns():
+        for what, turn, own in zip(("text", "label"), turns, around, strict=True):
+            for token in spelt(turn) - own:
+                control = backend.id_to_token(token)
+                hint = "take that out of the example"
+                raise UsageError(f"examples: a {what} spells {control!r}, a control token of this model", hint)
 
 
 def _check_examples(task: Task, rendered: str) -> None:

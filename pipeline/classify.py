@@ -23,9 +23,10 @@ from pipeline.command.options import COMMAND, Options, parse
 from pipeline.command.report import Report, check_metrics_path, write_metrics
 from pipeline.command.stop_signals import Stopped, StopSignals
 from pipeline.command.summary import summary
-from pipeline.errors import Interrupted, PipelineError
+from pipeline.errors import Interrupted, PipelineError, UsageError
 from pipeline.parquet.uri import public_name
 from pipeline.prefetch import has_stragglers
+from pipeline.task import Task
 
 log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
 
@@ -78,6 +79,8 @@ def _label(options: Options, report: Report, signals: StopSignals) -> int:
 
         write_stdout(task_to_toml(task))
         return 0
+    if task.head is not None:
+        _check_head(task.head, task, f"task file {str(options.task)!r}")
     if options.metrics is not None:
         check_metrics_path(options.metrics)
         report.metrics_path = None if options.dry_run else options.metrics
@@ -87,6 +90,16 @@ def _label(options: Options, report: Report, signals: StopSignals) -> int:
     if not options.dry_run:
         _show_summary(report, options.log_format)
     return exit_code
+
+
+def _check_head(path: Path, task: Task, where: str) -> None:
+    """Refuse a head that is none, or was fitted for other labels; whether it is one of the model, is known later."""
+    from pipeline.head import head_scorer, load_head
+
+    try:
+        head_scorer(load_head(path), task.label_names, multi=task.multi, path=path)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}", error.hint) from None
 
 
 def _show_summary(report: Report, log_format: str) -> None:

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, quoted
 
 Normaliser = Literal["vocabulary", "siblings"]
 
@@ -161,9 +161,10 @@ def first_token_tree(labels: Sequence[str], continuations: Sequence[Sequence[int
     first: dict[int, str] = {}
     for label, (token, *_) in zip(labels, continuations, strict=True):
         if token in first:
+            names = " and ".join(quoted(first[token], label))
             raise UsageError(
-                f"labels {first[token]!r} and {label!r} begin with the same token, which first-token scoring compares",
-                "use --scoring sequence, or rename one of them",
+                f"labels {names} begin with the same token, which first-token scoring compares",
+                "use --scoring constrained, or rename one of them",
             )
         first[token] = label
     edges = tuple((0, token) for token in first)

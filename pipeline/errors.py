@@ -16,6 +16,8 @@ The codes are those of BSD ``sysexits.h`` where one fits. A message is one line 
 limit and the place; ``hint`` says which flag or command helps.
 """
 
+from unicodedata import normalize
+
 
 class PipelineError(Exception):
     """Base of all errors that are the user's to act on.
@@ -96,3 +98,9 @@ class Interrupted(PipelineError):
     def __init__(self, message: str, hint: str = "", exit_code: int = 75) -> None:
         super().__init__(message, hint)
         self.exit_code = exit_code
+
+
+def quoted(one: str, other: str) -> tuple[str, str]:
+    """Two names as a message shows them: in ASCII where they look alike, such as one é of one character and of two."""
+    alike = one != other and normalize("NFKC", one) == normalize("NFKC", other)
+    return (ascii(one), ascii(other)) if alike else (repr(one), repr(other))

@@ -65,8 +65,8 @@ class LabelStore:
         StorageError: the device failed or is full, or another process keeps the store locked.
     """
 
-    def __init__(self, path: Path, *, shared: bool) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, *, shared: bool) -> None:
+        self.path = Path(path)
         self._shared = shared
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.continuations import ContinuationTree, build_tree, first_token_tree
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, quoted
 from pipeline.readout import ClassLogits, Readout
 
 # Texts without content: what a model answers to them is its prejudice (Zhao et al. 2021, "Calibrate Before Use").
@@ -97,7 +97,8 @@ def choose_scorer(scoring: str, labels: Sequence[str], continuations: Sequence[S
     names: dict[tuple[int, ...], str] = {}
     for label, continuation in zip(labels, continuations, strict=True):
         if (other := names.setdefault(tuple(continuation), label)) != label:
-            raise UsageError(f"labels {other!r} and {label!r} are the same tokens to this model", "rename one of them")
+            names_shown = " and ".join(quoted(other, label))
+            raise UsageError(f"labels {names_shown} are the same tokens to this model", "rename one of them")
     if scoring == "first-token":
         return TreeScorer(first_token_tree(labels, continuations), scoring)
     if scoring == "sequence":
@@ -120,7 +121,8 @@ def yes_no_scorer(labels: Sequence[str], answers: Sequence[tuple[Sequence[int], 
     for place, continuation in enumerate(continuations):
         label = labels[place // 2]
         if (other := owners.get(continuation)) is not None:
-            what = "yes and no are" if other == label else f"the questions for labels {other!r} and {label!r} are"
+            labels_shown = " and ".join(quoted(other, label))
+            what = "yes and no are" if other == label else f"the questions for labels {labels_shown} are"
             raise UsageError(f"{what} the same tokens to this model", "let the key 'question' hold {label}")
         owners[continuation] = label
     return TreeScorer(build_tree(continuations, "siblings"), "yes-no", multi=True)
@@ -161,10 +163,10 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def label_prior(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """(labels,) what the labels score on average over n texts: to be taken off the scores of a row.
 
-    Over texts without content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"),
-    over texts of the input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Both average
-    probabilities; the mean of their logarithms gave better labels (docs/log.md). Texts without finite scores are left
-    out; if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
+    Over neutral texts it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts
+    of the input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Both average probabilities; the mean
+    of their logarithms gave better labels (docs/log.md). Texts without finite scores are left out; if none has any, the
+    prior is NaN, and no row gets a label. Without texts it is zeros.
 
     Args:
         scores: (n, labels) of a ``Scorer``.

@@ -7,7 +7,7 @@ columns (``text_columns``), of Arrow, tokenizers or models, and imports nothing 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,6 +51,8 @@ class Task:
         labels_given: whether somebody chose the labels; those of the built-in task, which nobody did, give way to the
             classes of a model that has a head of its own.
 
+    Lists are taken for tuples, and a string for the path of ``head``.
+
     Raises:
         UsageError: a value is not allowed; the message begins with the name of its key.
     """
@@ -78,6 +80,8 @@ class Task:
     labels_given: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
+        for key, value in checks.of_right_types({own.name: getattr(self, own.name) for own in fields(self)}).items():
+            object.__setattr__(self, key, value)
         checks.check_text(self.text, self.template)
         checks.check_labels(self.label_names)
         check_placeholders(self.system, ("labels", "descriptions"), "system")
@@ -198,7 +202,7 @@ class Task:
             mode: one label a row, or any number.
             min_score: least probability of a label.
             min_margin: least distance to the next label.
-            default_label: for rows below one of the two.
+            default_label: for rows below one of the two; "" for null. That of the task goes when no limit is left.
 
         Raises:
             UsageError: a value is not allowed; the message begins with its flag.
@@ -213,8 +217,12 @@ class Task:
         }
         changes = {key: value for key, value in values.items() if value is not None}
         flags = {key: f"--{key.replace('_', '-')}" for key in changes}
+        is_limited = changes.get("min_score", self.min_score) or changes.get("min_margin", self.min_margin)
+        if default_label == "" or (default_label is None and not is_limited):
+            changes["default_label"] = None
         if text_columns:
-            changes |= {"text": tuple(text_columns), "template": None}
+            columns = text_columns if isinstance(text_columns, str) else tuple(text_columns)
+            changes |= {"text": columns, "template": None}
             flags["text"] = "--text-column"
         if labels is not None:
             changes |= self._of_labels(labels.split(",") if isinstance(labels, str) else labels)
@@ -229,7 +237,8 @@ class Task:
     def _of_labels(self, names: Iterable[str]) -> dict[str, Any]:
         """The fields that speak of labels, for labels of these names."""
         descriptions = dict(self.labels)
-        labels = tuple((name.strip(), descriptions.get(name.strip(), "")) for name in names)
+        names = [name.strip() if isinstance(name, str) else name for name in names]  # the rest is refused by Task
+        labels = tuple((name, descriptions.get(name, "")) for name in names)
         stay = dict(labels)
         return {
             "labels": labels,

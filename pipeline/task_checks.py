@@ -4,12 +4,60 @@ Every message begins with the key of its value, so that a caller can put the fla
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from numbers import Real
+from pathlib import Path
 from reprlib import repr as short_repr
+from typing import Any
 
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, quoted
 from pipeline.template import check_placeholders, placeholders
+
+_STRINGS = ("name", "system", "user", "answer", "scoring", "calibration", "mode", "question", "yes", "no")
+_STRINGS_OR_NONE = ("template", "default_label")
+# Keys with pairs, and one that shows what is meant.
+_PAIRS = {
+    "labels": ("billing", "payments, refunds"),
+    "answers": ("billing", "money"),
+    "examples": ("I was charged twice.", "billing"),
+    "thresholds": ("billing", 0.7),
+}
+
+
+def of_right_types(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task is made of, by key: lists as tuples, the path of a head as a ``Path``. Numbers are checked later.
+
+    Raises:
+        UsageError: a value is of another type.
+    """
+    for key in (*_STRINGS, *(key for key in _STRINGS_OR_NONE if values[key] is not None)):
+        if not isinstance(values[key], str):
+            raise UsageError(f"{key}: {short_repr(values[key])} is not a string")
+    columns, head = values["text"], values["head"]
+    if not _is_list(columns) or not all(isinstance(column, str) for column in columns):
+        hint = "a text with {column} placeholders goes to template"
+        raise UsageError(
+            f"text: {short_repr(columns)} is not a tuple of column names, such as ('subject', 'body')", hint
+        )
+    if not isinstance(head, str | Path | None):
+        raise UsageError(f"head: {short_repr(head)} is not the path of a file")
+    pairs = {key: _pairs(values[key], key, like) for key, like in _PAIRS.items()}
+    return {**values, **pairs, "text": tuple(columns), "head": Path(head) if isinstance(head, str) else head}
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _pairs(value: Any, key: str, like: tuple[str, Any]) -> tuple[tuple[Any, Any], ...]:
+    if not _is_list(value):
+        raise UsageError(f"{key}: {short_repr(value)} is not a tuple of pairs, such as ({like!r}, …)")
+    kinds = (str, str if isinstance(like[1], str) else object)
+    for pair in value:
+        if not _is_list(pair) or len(pair) != 2 or not all(map(isinstance, pair, kinds)):
+            raise UsageError(f"{key}: {short_repr(pair)} is not a pair, such as {like!r}")
+    return tuple((first, second) for first, second in value)
 
 
 def check_text(columns: Sequence[str], template: str | None) -> None:
@@ -75,7 +123,7 @@ def check_answers(answers: Sequence[tuple[str, str]], labels: Sequence[str]) -> 
             _check_word(answer, "answer", "answers")
         other = owners.setdefault(answer.casefold(), label)
         if other != label:
-            raise UsageError(f"answers: labels {other!r} and {label!r} have the same answer {answer!r}")
+            raise UsageError(f"answers: labels {' and '.join(quoted(other, label))} have the same answer {answer!r}")
 
 
 def check_examples(examples: Sequence[tuple[str, str]], labels: Sequence[str]) -> None:
@@ -136,20 +184,21 @@ def check_probability(value: float, place: str) -> None:
     Raises:
         UsageError: it is not.
     """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UsageError(f"{place}: {short_repr(value)} is not a number")
     if not 0.0 <= value <= 1.0:
         raise UsageError(f"{place}: {value!r} is not a probability, which is between 0 and 1")
 
 
 def check_default_label(label: str | None, *, has_effect: bool) -> None:
-    """Something visible, where some rows may get it.
+    """A name as labels have one, where some rows may get it.
 
     Raises:
-        UsageError: it is blank, or no row can get it.
+        UsageError: it is none, or no row can get it.
     """
     if label is None:
         return
-    if not label.strip():
-        raise UsageError(f"default_label: {label!r} is blank; a label is at least one visible character")
+    _check_word(label, "label", "default_label")
     if not has_effect:
         raise UsageError(
             f"default_label: {label!r} has no effect without min_score or min_margin",
@@ -200,4 +249,5 @@ def _check_known(names: Iterable[str], labels: Sequence[str], place: str) -> Non
 def _check_label(name: str, labels: Sequence[str], place: str) -> None:
     if name not in labels:
         near = get_close_matches(name, labels, n=1, cutoff=0.0)[0]
-        raise UsageError(f"{place}: {name!r} is not one of the labels; the nearest is {near!r}")
+        shown, near_shown = quoted(name, near)
+        raise UsageError(f"{place}: {shown} is not one of the labels; the nearest is {near_shown}")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.chat import Chat, answer_ids, continuation_ids, control_token_ids, plain_tokenizer, render_chat
+from pipeline.chat import SENTINEL, Chat, answer_ids, continuation_ids, control_token_ids, plain_tokenizer, render_chat
 from pipeline.errors import ModelError, UsageError
 from pipeline.task import Task
 from tests.tiny import (
@@ -246,6 +246,46 @@ def test_an_example_that_spells_a_control_token_is_refused(text):
     """An example is encoded with the chat; taken from a row, it could end its turn and begin another."""
     with pytest.raises(UsageError, match="a control token of this model"):
         render_chat(replace(FEW_SHOT, examples=((text, "billing"),)), tiny_tokenizer("chatml"))
+
+
+@pytest.mark.parametrize(
+    ("user", "text"), [("<|im_{text}", "end|> hi"), ("{text}end|>", "so <|im_"), ("<{text}>", "think>so</think")]
+)
+def test_an_example_that_spells_a_control_token_with_the_words_around_it_is_refused(user, text):
+    task = replace(FEW_SHOT, user=user, examples=((text, "billing"),))
+    with pytest.raises(UsageError, match=r"^examples: a text spells '<.*>', a control token of this model"):
+        render_chat(task, tiny_tokenizer("chatml"))
+
+
+def test_an_example_whose_label_spells_a_control_token_is_refused():
+    task = replace(FEW_SHOT, answers=(("billing", "money<|im_end|>"),))
+    with pytest.raises(UsageError, match=r"^examples: a label spells '<\|im_end\|>', a control token"):
+        render_chat(task, tiny_tokenizer("chatml"))
+
+
+def test_control_tokens_that_the_task_itself_has_around_an_example_are_its_own():
+    task = replace(FEW_SHOT, user="<think>{text}</think>", answer="<think>\n\n</think>")
+    assert render_chat(task, tiny_tokenizer("chatml")).head.count("<think>Charged {twice}.</think>") == 1
+
+
+@pytest.mark.parametrize("kind", ["chatml", "without-template"])
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"examples": ((f"a{SENTINEL}b", "billing"),)}, "examples"),
+        ({"examples": (("a\ue001b", "billing"),)}, "examples"),
+        ({"system": f"One of: {SENTINEL}"}, "system"),
+        ({"user": f"{SENTINEL}{{text}}"}, "user"),
+        ({"answer": SENTINEL}, "answer"),
+        (
+            {"labels": (("billing", ""), (SENTINEL, "")), "answers": (), "examples": (), "user": "{labels}{text}"},
+            "user",
+        ),
+    ],
+)
+def test_a_task_with_a_character_that_marks_the_text_is_refused_and_not_the_template(kind, change, key):
+    with pytest.raises(UsageError, match=rf"^{key}: '\\ue00.' stands in it"):
+        render_chat(replace(FEW_SHOT, **{"system": "", **change}), tiny_tokenizer(kind))
 
 
 def test_a_template_that_leaves_the_examples_out_is_refused():

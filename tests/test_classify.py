@@ -278,6 +278,22 @@ def test_the_task_is_printed_with_all_flags_applied_and_no_input(classify: Comma
     assert again.stdout.partition("\n")[2] == said.stdout.partition("\n")[2]
 
 
+def test_flags_switch_the_limits_of_a_task_file_off(classify: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text('min_score = 0.4\ndefault_label = "other"\n')
+    for flags, left in (
+        (["--min-score", "0"], (0.0, None)),
+        (["--default-label", ""], (0.4, None)),
+        ([], (0.4, "other")),
+    ):
+        said = classify("--print-task", "--task", tmp_path / "t.toml", *flags)
+        assert said.exit_code == 0, said.stderr
+        (tmp_path / "printed.toml").write_text(said.stdout, encoding="utf-8")
+        task = load_task(tmp_path / "printed.toml")
+        assert (task.min_score, task.default_label) == left
+    refused = classify("--print-task", "--task", tmp_path / "t.toml", "--min-score", "0", "--default-label", "ask")
+    assert_refused(refused, 2, "--default-label: 'ask' has no effect without min_score or min_margin")
+
+
 def test_printing_a_task_writes_no_metrics_and_imports_nothing_heavy(tmp_path: Path) -> None:
     program = (
         "import sys; from pipeline.classify import main\n"

@@ -123,7 +123,12 @@ def test_labels_that_share_a_first_token_are_refused_by_both_names_and_the_flag_
         first_token_tree(["refund", "other", "refuse"], [[5, 6, EOT], [7, EOT], [5, 8, EOT]])
     assert "'refund' and 'refuse'" in str(caught.value)
     assert "'other'" not in str(caught.value)
-    assert "--scoring sequence" in caught.value.hint
+    assert "--scoring constrained" in caught.value.hint
+
+
+def test_labels_that_share_a_first_token_and_look_alike_are_told_apart():
+    with pytest.raises(UsageError, match=r"labels 'caf\\xe9' and 'cafe\\u0301' begin with the same token"):
+        first_token_tree(["caf\u00e9", "cafe\u0301"], [[5, 6, EOT], [5, 8, EOT]])
 
 
 def test_a_part_of_a_tree_holds_labels_spread_over_it():

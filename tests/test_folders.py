@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,7 @@ from pipeline.command.output_folder import LOCK_NAME
 from pipeline.command.run import FOLDER_JOURNAL
 from pipeline.engine.packed import PackedEngine
 from pipeline.errors import StorageError
+from pipeline.head import LinearHead
 from pipeline.parquet.sink import ParquetSink
 from pipeline.verify import spread
 
@@ -516,6 +518,41 @@ def test_a_dry_run_lists_the_files_and_writes_nothing(night: Night) -> None:
     assert files_in(night.output) == ["a.parquet", "d/b.parquet"]
     assert night.run("--model", NOWHERE, "--dry-run", output=night.output.parent / "new") == 65
     assert not (night.output.parent / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("toml", "scoring", "calibration"),
+    [
+        ('calibration = "batch"\nscoring = "sequence"\nmin_score = 0.5', "sequence", "batch"),
+        ('calibration = "batch"\nmode = "multi"\n[thresholds]\nbilling = 0.7', "'yes' against 'no'", "batch"),
+        ('calibration = "batch"\nhead = "h.safetensors"', "head ", "none"),
+    ],
+)
+def test_a_dry_run_says_of_many_files_what_it_says_of_one(
+    night: Night, tmp_path: Path, toml: str, scoring: str, calibration: str
+) -> None:
+    write(night.input / "a.parquet")
+    (tmp_path / "t.toml").write_text(toml)
+    weights, labels = np.zeros((3, 2), np.float32), ("billing", "technical", "account")
+    LinearHead(weights, weights[:, 0], labels, multi=False, fitted_for="").save(tmp_path / "h.safetensors")
+    flags = ("--task", tmp_path / "t.toml", "--score-column", "p", "--model", NOWHERE, "--dry-run")
+    assert night.run(*flags) == 0, night.stderr
+    of_many = said_in(night.stdout)
+    assert night.run(*flags, source=night.input / "a.parquet", output=tmp_path / "a.parquet") == 0, night.stderr
+    of_one = said_in(night.stdout)
+    assert {name: of_many[name] for name in of_one} == of_one
+    assert of_one["scoring"].startswith(scoring)
+    assert of_one["calibration"] == calibration
+    assert ("at least" in of_one, "thresholds" in of_one) == ("min_score" in toml, "multi" in toml)
+
+
+def said_in(plan: str) -> dict[str, str]:
+    """What a dry run says that is the same for any file: facts by name, and the prompt."""
+    lines = (line.split("  ", 1) for line in plan.partition("system turn:")[0].splitlines())
+    facts = {words[0]: words[1].strip() for words in lines if len(words) == 2 and words[0]}
+    for name in ("input", "rows", "output"):
+        del facts[name]
+    return facts | {"prompt": plan[plan.index("system turn:") :]}
 
 
 def test_messages_for_machines_name_the_file(night: Night) -> None:

@@ -313,6 +313,30 @@ def test_a_head_needs_no_tokens_of_labels_and_is_not_calibrated(
     assert "0 fed for the labels" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("toml", "flags", "message"),
+    [
+        ('head = "missing.safetensors"', [], "does not exist"),
+        ('head = "task.toml"', [], "is not a whole safetensors file"),
+        ('head = "fitted.safetensors"', ["--labels", "billing,account"], "was fitted for label 'technical' too"),
+        ('head = "fitted.safetensors"', ["--mode", "multi"], "was fitted for mode 'single'"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_a_head_that_fits_no_model_is_refused_before_one_is_loaded(
+    tmp_path: Path, toml: str, flags: list[str], message: str, dry_run: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, labels = np.zeros((3, 2), np.float32), ("billing", "technical", "account")
+    LinearHead(weights, weights[:, 0], labels, multi=False, fitted_for="").save(tmp_path / "fitted.safetensors")
+    rule = Rule(tmp_path, Path("/there/is/no/such/model"), "")
+    rule.task.write_text(toml, encoding="utf-8")
+    rule.run(*flags, *dry_run, exit_code=2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"error: task file {str(rule.task)!r}: head: ")
+    assert message in said.err
+
+
 @pytest.mark.parametrize("change", ['user = "Please: {text}"', 'system = "Something else."'])
 def test_a_head_is_refused_for_another_prompt(
     tmp_path: Path, model: Path, change: str, capsys: pytest.CaptureFixture[str]

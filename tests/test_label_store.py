@@ -54,6 +54,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("shared", [True, False])
+def test_the_path_may_be_a_string(path: Path, shared: bool) -> None:
+    fill(path, 3)
+    with LabelStore(str(path), shared=shared) as store:
+        assert store.path == path
+        assert not store.is_empty()
+
+
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("n_texts", [0, 1, 100, 9000])
 def test_what_was_kept_is_found_by_the_next_run_and_nothing_else_is(path: Path, n_texts: int, shared: bool) -> None:
     fill(path, n_texts, shared=shared)

@@ -76,7 +76,7 @@ def test_auto_does_not_blame_first_token_scoring_which_nobody_asked_for():
     """Two labels of one and the same token: the way out is another name, not another mode of scoring."""
     with pytest.raises(UsageError) as caught:
         choose_scorer("auto", ["价", "格"], [[5, EOT], [5, EOT]])
-    assert "--scoring sequence" not in caught.value.hint
+    assert "--scoring" not in caught.value.hint
 
 
 # ------------------------------------------------------------------------------------------------ label scores
@@ -202,8 +202,16 @@ def test_no_rows_make_no_decisions():
 
 @pytest.mark.parametrize("scoring", ["auto", "first-token", "constrained", "sequence"])
 def test_labels_that_are_the_same_tokens_are_both_named(scoring):
-    with pytest.raises(UsageError, match="labels 'caf\u00e9' and 'cafe\u0301' are the same tokens"):
+    with pytest.raises(UsageError, match="labels '价' and '格' are the same tokens"):
+        choose_scorer(scoring, ["bill", "价", "格"], [[9, 2], [5, 6, 2], [5, 6, 2]])
+
+
+@pytest.mark.parametrize("scoring", ["auto", "first-token", "constrained", "sequence"])
+def test_labels_that_look_alike_are_told_apart(scoring):
+    with pytest.raises(UsageError, match=r"labels 'caf\\xe9' and 'cafe\\u0301' are the same tokens"):
         choose_scorer(scoring, ["bill", "caf\u00e9", "cafe\u0301"], [[9, 2], [5, 6, 2], [5, 6, 2]])
+    with pytest.raises(UsageError, match=r"the questions for labels 'caf\\xe9' and 'cafe\\u0301' are the same"):
+        yes_no_scorer(["caf\u00e9", "cafe\u0301"], [[[5, 2], [6, 2]], [[5, 2], [6, 2]]])
 
 
 # ------------------------------------------------------------------------------------------------ constrained decoding

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -107,13 +108,70 @@ def test_columns_of_a_template_are_named_once_each_in_order_of_appearance():
         ({"min_score": 1.5}, r"min_score: 1.5 is not a probability, which is between 0 and 1"),
         ({"min_margin": float("nan")}, r"min_margin: nan is not a probability, which is between 0 and 1"),
         ({"default_label": "x"}, r"default_label: 'x' has no effect without min_score or min_margin"),
-        ({"default_label": " ", "min_score": 0.5}, r"default_label: ' ' is blank"),
+        ({"default_label": " ", "min_score": 0.5}, r"default_label: ' ' is not a label; a label is at least one visib"),
+        ({"default_label": " x", "min_score": 0.5}, r"default_label: label ' x' has blanks around it"),
+        ({"default_label": "x\ty", "min_score": 0.5}, r"default_label: label 'x\\ty' has a line break or control char"),
+        (
+            {"labels": (("caf\u00e9", ""), ("b", "")), "examples": (("x", "cafe\u0301"),)},
+            r"examples: 'cafe\\u0301' is not one of the labels; the nearest is 'caf\\xe9'",
+        ),
+        (
+            {"labels": (("caf\u00e9", ""), ("cafe\u0301", "")), "answers": (("caf\u00e9", "x"), ("cafe\u0301", "x"))},
+            r"answers: labels 'caf\\xe9' and 'cafe\\u0301' have the same answer 'x'",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_itself(change, message):
     with pytest.raises(UsageError, match=message) as caught:
         replace(TASK, **change)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": None}, "name: None is not a string"),
+        ({"system": None}, "system: None is not a string"),
+        ({"user": b"{text}"}, "user: b'{text}' is not a string"),
+        ({"answer": 1}, "answer: 1 is not a string"),
+        ({"scoring": None}, "scoring: None is not a string"),
+        ({"yes": True}, "yes: True is not a string"),
+        ({"template": ("{a}",)}, "template: ('{a}',) is not a string"),
+        ({"default_label": 1}, "default_label: 1 is not a string"),
+        ({"text": "text"}, "text: 'text' is not a tuple of column names, such as ('subject', 'body')"),
+        ({"text": None}, "text: None is not a tuple of column names, such as ('subject', 'body')"),
+        ({"text": ("a", 1)}, "text: ('a', 1) is not a tuple of column names, such as ('subject', 'body')"),
+        ({"labels": {"aa": "x"}}, "labels: {'aa': 'x'} is not a tuple of pairs, such as (('billing', 'payments"),
+        ({"labels": "ab"}, "labels: 'ab' is not a tuple of pairs, such as (('billing', "),
+        ({"labels": ("aa", "bb")}, "labels: 'aa' is not a pair, such as ('billing', 'payments, refunds')"),
+        ({"labels": (("a", "", ""), ("b", ""))}, "labels: ('a', '', '') is not a pair, such as ('billing', "),
+        ({"labels": (("a", None), ("b", ""))}, "labels: ('a', None) is not a pair, such as ('billing', "),
+        ({"answers": {"other": "x"}}, "answers: {'other': 'x'} is not a tuple of pairs, such as (('billing', 'money')"),
+        ({"answers": ((1, "x"),)}, "answers: (1, 'x') is not a pair, such as ('billing', 'money')"),
+        ({"examples": ("x",)}, "examples: 'x' is not a pair, such as ('I was charged twice.', 'billing')"),
+        (
+            {"thresholds": {"other": 0.3}},
+            "thresholds: {'other': 0.3} is not a tuple of pairs, such as (('billing', 0.7)",
+        ),
+        ({"thresholds": (("other", "0.3"),)}, "thresholds.other: '0.3' is not a number"),
+        ({"min_score": "0.4"}, "min_score: '0.4' is not a number"),
+        ({"min_margin": None}, "min_margin: None is not a number"),
+        ({"min_score": True}, "min_score: True is not a number"),
+        ({"head": 1}, "head: 1 is not the path of a file"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_key_and_what_is_expected(change, message):
+    with pytest.raises(UsageError) as caught:
+        replace(TASK, **change)
+    assert str(caught.value).startswith(message)
+
+
+def test_lists_are_tuples_and_a_string_is_the_path_of_a_head():
+    as_lists = {"text": ["subject"], "labels": [["billing", "x"], ("other", "")], "examples": [("T", "other")]}
+    task = replace(TASK, head="/x.safetensors", **as_lists)
+    assert task.head == Path("/x.safetensors")
+    assert (task.text, task.labels) == (("subject",), (("billing", "x"), ("other", "")))
+    assert hash(task) == hash(replace(task))
 
 
 def test_joined_emoji_and_non_latin_letters_may_be_labels():
@@ -245,14 +303,38 @@ def test_what_speaks_of_labels_stays_for_those_that_stay():
 def test_limits_given_replace_those_of_the_task():
     task = replace(TASK, min_score=0.1).with_overrides(min_score=0.2, min_margin=0.3, default_label="ask")
     assert (task.min_score, task.min_margin, task.default_label) == (0.2, 0.3, "ask")
-    assert task.with_overrides(min_score=0.0).min_score == 0.0
+    assert task.with_overrides(min_score=0.0).default_label == "ask"  # the margin stays
     assert TASK.with_overrides(mode="multi").multi
+
+
+UNSURE = replace(TASK, min_score=0.4, default_label="other")
+
+
+def test_an_override_that_leaves_no_limit_switches_the_default_label_off():
+    assert UNSURE.with_overrides(min_score=0) == TASK
+    assert UNSURE.with_overrides(min_score=0.0, mode="multi") == replace(TASK, mode="multi")
+    assert UNSURE.with_overrides(min_score=0, min_margin=0.1) == replace(
+        TASK, min_score=0, min_margin=0.1, default_label="other"
+    )
+    with pytest.raises(UsageError, match=r"^--default-label: 'ask' has no effect without min_score or min_margin"):
+        UNSURE.with_overrides(min_score=0, default_label="ask")
+
+
+def test_an_empty_default_label_is_none():
+    assert UNSURE.with_overrides(default_label="") == replace(TASK, min_score=0.4)
+    assert TASK.with_overrides(default_label="") == TASK
+    with pytest.raises(UsageError, match=r"^--default-label: ' ' is not a label"):
+        UNSURE.with_overrides(default_label=" ")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"mode": "many"}, "--mode: 'many' is not one of"),
+        ({"min_score": "0.4"}, "--min-score: '0.4' is not a number"),
+        ({"text_columns": "text"}, "--text-column: 'text' is not a tuple of column names"),
+        ({"labels": [1, 2]}, r"--labels: \(1, ''\) is not a pair"),
+        ({"default_label": "x ", "min_score": 0.5}, "--default-label: label 'x ' has blanks around it"),
         ({"min_score": 2.0}, "--min-score: 2.0 is not a probability, which is between 0 and 1"),
         ({"min_margin": -1.0}, "--min-margin: -1.0 is not a probability"),
         ({"default_label": "x"}, "--default-label: 'x' has no effect without min_score or min_margin"),

@@ -83,7 +83,7 @@ def tasks(draw: st.DrawFn) -> Task:
         thresholds=tuple((name, draw(PROBABILITIES)) for name in draw(some)) if multi else (),
         min_score=min_score,
         min_margin=0.0 if multi else draw(PROBABILITIES),
-        default_label=draw(st.none() | FILLED) if min_score > 0 else None,
+        default_label=draw(st.none() | NAMES) if min_score > 0 else None,
         head=draw(st.none() | st.sampled_from([Path("/a b/ä.safetensors"), Path("/x\\y\n")])),
     )
 

@@ -7,6 +7,7 @@ from textwrap import indent
 import pyarrow as pa
 import pyarrow.fs
 
+from pipeline.added_columns import added_fields
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.options import Options
 from pipeline.parquet.location import Location
@@ -25,21 +26,16 @@ def plan(options: Options, task: Task, source: ParquetSource, output: Location, 
         fields: the columns that would be added.
     """
     exists = output.info().type != pa.fs.FileType.NotFound
-    facts = [
-        ("input", source.location.name),
-        ("rows", _rows(source)),
-        ("text", _text(task)),
-        ("labels", ", ".join(task.label_names)),
-        *_decision(task),
-        ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
-        ("output", f"{output} (would be {'replaced' if exists else 'created'})"),
-        ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
-        ("scoring", _scoring(task)),
-        ("calibration", task.calibration),
-    ]
-    width = max(len(name) for name, _ in facts)
-    lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
-    return "\n".join(["dry run: nothing was written", "", *lines, "", *_prompt(task), ""])
+    facts = _facts(
+        options,
+        task,
+        fields,
+        input=source.location.name,
+        rows=_rows(source),
+        text=_text(task),
+        output=f"{output} (would be {'replaced' if exists else 'created'})",
+    )
+    return "\n".join(["dry run: nothing was written", "", *facts, "", *_prompt(task), ""])
 
 
 def plan_of_files(options: Options, task: Task, files: Sequence[CheckedFile]) -> str:
@@ -50,23 +46,41 @@ def plan_of_files(options: Options, task: Task, files: Sequence[CheckedFile]) ->
         task: its text columns may be unknown.
         files: those that can be labelled.
     """
-    columns = {file.task.columns: None for file in files}
-    facts = [
-        ("input", f"{options.input} ({len(files):,} file{'' if len(files) == 1 else 's'} that can be labelled)"),
-        ("rows", f"{sum(file.num_rows for file in files):,}"),
-        ("text", " or ".join(", ".join(names) for names in columns)),
-        ("labels", ", ".join(task.label_names)),
-        ("output", str(options.output)),
-        ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
-    ]
-    width = max(len(name) for name, _ in facts)
-    lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
+    facts = _facts(
+        options,
+        task,
+        added_fields(task, options.build_settings()),
+        input=f"{options.input} ({len(files):,} file{'' if len(files) == 1 else 's'} that can be labelled)",
+        rows=f"{sum(file.num_rows for file in files):,}",
+        text=" or ".join(dict.fromkeys(_text(file.task) for file in files)),
+        output=str(options.output),
+    )
     digits = max((len(f"{file.num_rows:,}") for file in files), default=0)
     names = [file.name if file.name.isprintable() else repr(file.name) for file in files]
     rows = [
         f"{file.num_rows:>{digits},} rows  {name}  ({_fate(file)})" for file, name in zip(files, names, strict=True)
     ]
-    return "\n".join(["dry run: nothing was written", "", *lines, "", *rows, ""])
+    return "\n".join(["dry run: nothing was written", "", *facts, "", *rows, "", *_prompt(task), ""])
+
+
+def _facts(
+    options: Options, task: Task, fields: Sequence[pa.Field], *, input: str, rows: str, text: str, output: str
+) -> list[str]:
+    """What is known of one file or of many alike, a line each."""
+    facts = [
+        ("input", input),
+        ("rows", rows),
+        ("text", text),
+        ("labels", ", ".join(task.label_names)),
+        *_decision(task),
+        ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
+        ("output", output),
+        ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
+        ("scoring", _scoring(task)),
+        ("calibration", "none" if task.head is not None else task.calibration),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return [f"{name.ljust(width)}  {value}" for name, value in facts]
 
 
 def _fate(file: CheckedFile) -> str:
@@ -104,7 +118,7 @@ def _decision(task: Task) -> Iterator[tuple[str, str]]:
 
 def _scoring(task: Task) -> str:
     if task.head is not None:
-        return f"by the head {str(task.head)!r}"
+        return f"head {str(task.head)!r}"
     return f"{task.yes!r} against {task.no!r}" if task.multi else task.scoring
 
 

@@ -121,7 +121,7 @@ class Options:
     ] = None
     default_label: Annotated[
         str | None,
-        flag("default-label", "Task", "Label of such rows, any text; null if not given.", metavar="LABEL"),
+        flag("default-label", "Task", "Label of such rows; null if empty or not given.", metavar="LABEL"),
     ] = None
     scoring: Annotated[
         Scoring | None,
@@ -138,7 +138,7 @@ class Options:
         flag(
             "calibration",
             "Task",
-            "Whether to divide out what the model answers to texts without content (contextual) or to the first texts "
+            "Whether to divide out what the model answers to neutral texts (contextual) or to the first texts "
             "of the input (batch).",
         ),
     ] = None
