@@ -129,7 +129,7 @@ class Options:
             "scoring",
             "Task",
             "How labels are compared: first-token, constrained (token by token, each among those that some label goes "
-            "on with), sequence (all their tokens); auto: whichever the labels need.",
+            "on with), sequence (all their tokens); auto: constrained.",
             metavar="SCORING",
         ),
     ] = None
