@@ -30,7 +30,8 @@ class Task:
         name: for logs and reports.
         text: columns that are joined by a blank line; empty, with no template: to be found by name.
         template: instead of ``text``: a text with ``{column}`` placeholders.
-        labels: (name, description) pairs, at least two; a description may be empty. Order decides ties.
+        labels: (name, description) pairs, at least two; a description may be empty. Their order is
+            that of lists in the prompt, which can change answers, and decides ties.
         system: the system turn, with ``{labels}`` and ``{descriptions}``; empty: no system turn.
         user: the user turn, with ``{text}`` exactly once, and ``{labels}`` and ``{descriptions}``.
         answer: start of the answer turn, verbatim (no placeholders).
