@@ -67,7 +67,7 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         max_batch_tokens=_max_batch_tokens(model, settings),
         prompt_fingerprint=prompt_by,
         score_fingerprint=scores_by,
-        fingerprint=label_fingerprint(scores_by, task, neutral_texts(task) if task.calibration == "contextual" else ()),
+        fingerprint=label_fingerprint(scores_by, task),
     )
     return replace(stage, prior=contextual_prior(stage)) if task.calibration == "contextual" else stage
 
@@ -131,22 +131,9 @@ def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Sta
 
 
 def contextual_prior(stage: Stage) -> NDArray[np.float64]:
-    """(labels,) what the stage's engine gives labels for ``neutral_texts``."""
-    texts = stage.encoder.encode(pl.DataFrame({"text": neutral_texts(stage.task)}))
+    """(labels,) what the stage's engine gives labels for texts without content."""
+    texts = stage.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
     return label_prior(stage.score_texts(texts, RunStats()).astype(np.float64))
-
-
-def neutral_texts(task: Task) -> list[str]:
-    """What contextual calibration is measured on: texts without content, and one about each label.
-
-    Texts without content alone (Zhao et al. 2021) tell little of how a model answers texts of the domain (Fei et al.
-    2023, "Mitigating Label Biases for In-context Learning"). The labels' descriptions are of the domain, and speak of
-    each label once.
-    """
-    about = [
-        description.strip() or answer for (_, description), answer in zip(task.labels, task.label_answers, strict=True)
-    ]
-    return [*CONTENT_FREE, *about]
 
 
 def _encoder(task: Task, model: Model, settings: Settings) -> PromptEncoder:

@@ -55,7 +55,7 @@ def label_fingerprint(score_fingerprint: str, task: Task, texts: Iterable[str] =
     Args:
         score_fingerprint: of the scores.
         task: which calibration.
-        texts: that calibration is measured on.
+        texts: that batch calibration measures.
     """
     sample = hashlib.sha256()
     for text in texts:

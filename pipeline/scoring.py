@@ -163,10 +163,10 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def label_prior(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """(labels,) what the labels score on average over n texts: to be taken off the scores of a row.
 
-    Over neutral texts it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"), over texts
-    of the input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Both average probabilities; the mean
-    of their logarithms gave better labels (docs/log.md). Texts without finite scores are left out; if none has any, the
-    prior is NaN, and no row gets a label. Without texts it is zeros.
+    Over texts without content it is the prior of contextual calibration (Zhao et al. 2021, "Calibrate Before Use"),
+    over texts of the input that of batch calibration (Zhou et al. 2023, "Batch Calibration"). Both average
+    probabilities; the mean of their logarithms gave better labels (docs/log.md). Texts without finite scores are left
+    out; if none has any, the prior is NaN, and no row gets a label. Without texts it is zeros.
 
     Args:
         scores: (n, labels) of a ``Scorer``.

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
-from pipeline.build import build_stage, neutral_texts
+from pipeline.build import build_stage
 from pipeline.engine.single import SingleEngine
 from pipeline.errors import GateError, UsageError
 from pipeline.parquet.buffers import buffers
 from pipeline.passes import score_bucket
-from pipeline.scoring import probabilities
+from pipeline.scoring import CONTENT_FREE, probabilities
 from pipeline.settings import Settings
 from pipeline.stage import Stage
 from pipeline.stats import RunStats
@@ -273,18 +273,13 @@ def test_other_errors_of_the_engine_are_not_taken_for_memory(stage: Stage) -> No
 
 
 def test_calibration_takes_the_favourite_label_down(model: Any) -> None:
-    """On neutral texts, calibrated labels are as probable as each other on average."""
+    """On texts without content, calibrated labels are as probable as each other on average."""
     plain, calibrated = (build_stage(task(calibration=c), model, ALL_COLUMNS) for c in ("none", "contextual"))
     assert not plain.prior.any()
     assert np.ptp(calibrated.prior) > 0.01
-    texts = calibrated.encoder.encode(pl.DataFrame({"text": neutral_texts(calibrated.task)}))
+    texts = calibrated.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
     scores = calibrated.score_texts(texts, RunStats()).astype(np.float64)
     np.testing.assert_allclose((scores - calibrated.prior).mean(axis=0), 0, atol=1e-6)
-
-
-def test_neutral_texts_speak_of_each_label_once_whatever_its_order() -> None:
-    one = task(labels=(("a", "payments"), ("b", ""), ("c", "bugs")), answers=(("b", "anything else"),))
-    assert neutral_texts(one) == ["N/A", "", "[MASK]", "payments", "anything else", "bugs"]
 
 
 @pytest.mark.parametrize("engine", ["packed", "padded", "single"])

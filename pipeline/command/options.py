@@ -138,7 +138,7 @@ class Options:
         flag(
             "calibration",
             "Task",
-            "Whether to divide out what the model answers to neutral texts (contextual) or to the first texts "
+            "Whether to divide out what the model answers to texts without content (contextual) or to the first texts "
             "of the input (batch).",
         ),
     ] = None
