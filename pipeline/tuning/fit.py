@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.head import LinearHead
 from pipeline.scoring import log_softmax
 from pipeline.tuning.split import Truth, deal
@@ -81,6 +81,22 @@ def labels_with_few(truth: Truth, labels: Sequence[str], least: int = MIN_TEXTS)
     return [(label, n_rows) for label, n_rows in zip(labels, counts, strict=True) if n_rows < least]
 
 
+def check_enough_texts(truth: Truth, labels: Sequence[str]) -> None:
+    """Check that there are texts enough for a head that gives one label a row.
+
+    Raises:
+        InputError: a label has too few.
+    """
+    if few := labels_with_few(truth, labels):
+        label, n_texts = few[0]
+        more = f"; so it is with {len(few) - 1} more" if len(few) > 1 else ""
+        raise InputError(
+            f"label {label!r} has {n_texts} labelled text{'' if n_texts == 1 else 's'}, and a head needs at least "
+            f"{MIN_TEXTS} of each label{more}",
+            "label more rows, better 4 or more of each label; without --head-only prompts are tried too",
+        )
+
+
 def fit_head(
     features: NDArray[np.float32], truth: Truth, labels: Sequence[str], *, multi: bool, fitted_for: str, seed: int = 0
 ) -> tuple[LinearHead, FitReport]:
@@ -98,7 +114,8 @@ def fit_head(
         The head, which depends on nothing but the arguments, and how it was fitted.
 
     Raises:
-        UsageError: scikit-learn is not installed, or without ``multi`` a label has fewer than two rows.
+        UsageError: scikit-learn is not installed.
+        InputError: without ``multi`` a label has fewer than two rows.
     """
     check_installed()
     exact = features.astype(np.float64)
@@ -106,12 +123,7 @@ def fit_head(
     if multi:
         weights, bias, report = _fit_each(exact, truth, labels, rng)
     else:
-        if few := labels_with_few(truth, labels):
-            label, n_rows = few[0]
-            raise UsageError(
-                f"label {label!r} has {n_rows} labelled row{'' if n_rows == 1 else 's'}, too few to fit a head",
-                f"label at least {MIN_TEXTS} rows for each label, better 4 or more",
-            )
+        check_enough_texts(truth, labels)
         fitted = _fit_classes(exact, truth.argmax(axis=1), len(labels), rng)
         weights, bias = fitted.weights, fitted.bias
         report = FitReport(
