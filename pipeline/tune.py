@@ -97,7 +97,8 @@ def tune(
     given = replace(given.with_overrides(text_columns=text_column or ()), head=None)
     from pipeline.parquet.location import locate
     from pipeline.parquet.work_file import WorkFile
-    from pipeline.tuning.fit import check_enough_texts, check_installed
+    from pipeline.tuning.enough import check_enough_texts
+    from pipeline.tuning.fit import check_installed
     from pipeline.tuning.plan import Plan
 
     if not no_head:

@@ -149,7 +149,7 @@ def test_a_label_without_rows_gets_no_head(files, capsys):
     [
         (
             ["billing"] * 8,
-            "label 'technical' has 0 labelled texts, and a head needs at least 2 of each label; so it is",
+            "label 'technical' has 0 labelled texts, and a head needs at least 2 of each label; so",
         ),
         (["billing", "technical", "account", "billing"], "label 'technical' has 1 labelled text, and a head"),
         (["billing", "technical"] * 3 + ["account"], "label 'account' has 1 labelled text, and a head needs at least"),

@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C), SIGTERM and SIGHUP (its terminal is gone) as one exception that the main thread meets wherever it is.
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is gone) as one exception that the main thread meets anywhere.
 
 The exception is a ``KeyboardInterrupt``, because libraries let that one through where they swallow others. A second
 signal raises it again, so that it also cuts a slow clean-up short.

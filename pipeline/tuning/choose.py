@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.head import LinearHead
 from pipeline.settings import Settings
 from pipeline.task import Task
-from pipeline.tuning.fit import labels_with_few
+from pipeline.tuning.enough import MIN_TEXTS, labels_with_few
 from pipeline.tuning.measure import Duel, right_rows
 from pipeline.tuning.plan import Plan
 from pipeline.tuning.rows import DistinctTexts
@@ -88,7 +88,9 @@ def choose(
         tell(f"best prompt on the tune part: {best.name}\n" + (f"{line}\n" if (line := orders_line(results)) else ""))
     if missing and plan.with_head:
         label, n_texts = missing[0]
-        tell(f"no head: label {label!r} has {n_texts} texts to tune on, and at least 2 of each label are needed\n")
+        tell(
+            f"no head: label {label!r} has {n_texts} texts to tune on, and at least {MIN_TEXTS} of each label are needed\n"
+        )
     if head_result is None or report is None:
         return Chosen(task if best is None else best.task, None)
     tell(head_line(report) + "\n")

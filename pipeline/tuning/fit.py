@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.head import LinearHead
 from pipeline.scoring import log_softmax
+from pipeline.tuning.enough import MIN_TEXTS, check_enough_texts
 from pipeline.tuning.split import Truth, deal
 
 STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0)
@@ -26,7 +27,6 @@ STRENGTHS_OF_MANY = (1e-4, 1e-3, 1e-2, 1e-1)
 MAX_FOLDS = 5
 TEMPERATURES = np.exp(np.linspace(np.log(0.1), np.log(10.0), 201))
 MAX_ITERATIONS = 500
-MIN_TEXTS = 2  # of a label: one to learn from while the other is left out
 INSTALL = "pip install 'parquet-classify[tune]'"
 
 Floats = NDArray[np.float64]
@@ -73,28 +73,6 @@ def check_installed() -> None:
         import sklearn.linear_model  # noqa: F401
     except ImportError:
         raise UsageError("fitting a head needs scikit-learn, which is not installed", INSTALL) from None
-
-
-def labels_with_few(truth: Truth, labels: Sequence[str], least: int = MIN_TEXTS) -> list[tuple[str, int]]:
-    """Labels with fewer rows than ``least``, and how many they have."""
-    counts = truth.sum(axis=0).tolist()
-    return [(label, n_rows) for label, n_rows in zip(labels, counts, strict=True) if n_rows < least]
-
-
-def check_enough_texts(truth: Truth, labels: Sequence[str]) -> None:
-    """Check that there are texts enough for a head that gives one label a row.
-
-    Raises:
-        InputError: a label has too few.
-    """
-    if few := labels_with_few(truth, labels):
-        label, n_texts = few[0]
-        more = f"; so it is with {len(few) - 1} more" if len(few) > 1 else ""
-        raise InputError(
-            f"label {label!r} has {n_texts} labelled text{'' if n_texts == 1 else 's'}, and a head needs at least "
-            f"{MIN_TEXTS} of each label{more}",
-            "label more rows, better 4 or more of each label; without --head-only prompts are tried too",
-        )
 
 
 def fit_head(

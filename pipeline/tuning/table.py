@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.tuning.fit import FitReport, labels_with_few
+from pipeline.tuning.enough import labels_with_few
+from pipeline.tuning.fit import FitReport
 from pipeline.tuning.measure import SIGNIFICANT, Duel, Quality
 from pipeline.tuning.rows import DistinctTexts
 from pipeline.tuning.search import Part, Result, agreement
