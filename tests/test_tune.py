@@ -255,7 +255,7 @@ def test_labels_that_the_task_does_not_have_are_counted_and_not_named(files, cap
     table = rows(30).set_column(2, "truth", pa.array([f"{SECRET} {place}" for place in range(30)]))
     assert files(table=table) == 65
     told = capsys.readouterr().err
-    assert "holds 30 values, in 30 rows, that are not labels of the task" in told and SECRET not in told
+    assert "holds values that are not labels of the task in 30 rows" in told and SECRET not in told
 
 
 def test_what_exists_is_replaced_only_when_asked(files, capsys):

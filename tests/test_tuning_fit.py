@@ -8,7 +8,8 @@ import pytest
 from pipeline.errors import InputError, UsageError
 from pipeline.head import HeadScorer
 from pipeline.scoring import log_softmax
-from pipeline.tuning.fit import fit_head, labels_with_few
+from pipeline.tuning.enough import labels_with_few
+from pipeline.tuning.fit import fit_head
 
 LABELS = ("a", "b", "c")
 

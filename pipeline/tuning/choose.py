@@ -88,9 +88,7 @@ def choose(
         tell(f"best prompt on the tune part: {best.name}\n" + (f"{line}\n" if (line := orders_line(results)) else ""))
     if missing and plan.with_head:
         label, n_texts = missing[0]
-        tell(
-            f"no head: label {label!r} has {n_texts} texts to tune on, and at least {MIN_TEXTS} of each label are needed\n"
-        )
+        tell(f"no head: label {label!r} has {n_texts} texts to tune on, and {MIN_TEXTS} of each label are needed\n")
     if head_result is None or report is None:
         return Chosen(task if best is None else best.task, None)
     tell(head_line(report) + "\n")

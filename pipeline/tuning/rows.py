@@ -70,13 +70,13 @@ def open_table(location: Location) -> Iterator[Table]:
         with ParquetSource(location) as source:
             yield Table(source.schema, source.batches())
         return
+    if location.is_local and location.local.is_dir():
+        raise InputError(f"input {location.name!r} is a folder", "give one file")
     try:
         with location.open() as file:
             content = file.read()
     except FileNotFoundError as error:
         raise InputMissingError(f"input {location.name!r} does not exist", "check the path") from error
-    except IsADirectoryError as error:
-        raise InputError(f"input {location.name!r} is a folder", "give one file") from error
     except READ_ERRORS as error:
         raise read_error(location, error, "cannot be read") from error
     yield Table(*read_csv(content, location.name))
