@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pipeline.evaluate")  # __name__ is "__main__" here
 
 PROGRAM = "python -m pipeline.evaluate"
-EXTRA = "pip install 'parquet-classify[report]'"
+EXTRA = "pip install -c constraints.txt -e '.[report]'"
 
 Inputs = Annotated[
     list[str],

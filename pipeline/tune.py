@@ -124,8 +124,8 @@ def tune(
             tuned = replace(tuned, head=head_path.absolute())
             _write(works[1], chosen.head.to_bytes())
         _write(works[0], task_to_toml(tuned, output.parent).encode())
-    for line in _left_out(given, chosen.task):
-        write_stdout(f"{line}\n")
+    if left_out := _left_out(given, chosen.task):
+        write_stdout(f"{left_out}\n")
     names = str(output) if chosen.head is None else f"{output} and {head_path}"
     write_stdout(f"written: {names}\n")
     if chosen.task.examples and not given.examples:
@@ -155,12 +155,12 @@ def _read(source: "Location", task: Task, truth: str, max_rows: int, seed: int) 
     return found
 
 
-def _left_out(given: Task, tuned: Task) -> list[str]:
-    """What was set in the task and is no more, since it is about the scores of a prompt."""
+def _left_out(given: Task, tuned: Task) -> str:
+    """What was set in the task and is no more, since it is about the scores of a prompt; empty for nothing."""
     keys = ("min_score", "min_margin", "default_label", "thresholds")
     names = [key for key in keys if getattr(given, key) and not getattr(tuned, key)]
-    return [f"left out of the task: {', '.join(names)}, chosen for the prompt's scores and not for the head's"] * bool(
-        names
+    return (
+        f"left out of the task: {', '.join(names)}, chosen for the prompt's scores, not for the head's" if names else ""
     )
 
 

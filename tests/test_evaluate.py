@@ -394,7 +394,7 @@ def test_a_library_that_is_missing_is_told(
     monkeypatch.setattr(sys, "meta_path", [Missing(library), *sys.meta_path])
     code, error, hint = told(capsys, labelled, "--truth", "truth", "--html", labelled.with_suffix(".html"))
     assert code == 2 and f"needs '{library}', which is not installed" in error
-    assert hint == "hint: pip install 'parquet-classify[report]'"
+    assert hint == "hint: pip install -c constraints.txt -e '.[report]'"
 
 
 class Missing:

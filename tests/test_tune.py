@@ -186,7 +186,11 @@ def test_a_classifier_has_nothing_to_tune(files, capsys):
 @pytest.mark.parametrize(("signum", "cause"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")])
 def test_a_signal_ends_it_in_one_line_and_leaves_nothing(files, capsys, monkeypatch, signum, cause):
     monkeypatch.setattr("pipeline.tuning.choose.choose", lambda *_: os.kill(os.getpid(), signum))
-    assert files() == 75
+    before = signal.signal(signum, signal.SIG_DFL)  # what the tests were started to ignore would stay ignored
+    try:
+        assert files() == 75
+    finally:
+        signal.signal(signum, before)
     assert capsys.readouterr().err == f"error: stopped by {cause}\nhint: run the same command again\n"
     assert {path.name for path in files.folder.iterdir()} == {"t.toml", "in.parquet"}
 

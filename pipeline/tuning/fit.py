@@ -27,7 +27,7 @@ STRENGTHS_OF_MANY = (1e-4, 1e-3, 1e-2, 1e-1)
 MAX_FOLDS = 5
 TEMPERATURES = np.exp(np.linspace(np.log(0.1), np.log(10.0), 201))
 MAX_ITERATIONS = 500
-INSTALL = "pip install 'parquet-classify[tune]'"
+INSTALL = "pip install -c constraints.txt -e '.[tune]'"
 
 Floats = NDArray[np.float64]
 
