@@ -140,4 +140,4 @@ def test_a_missing_scikit_learn_is_told(monkeypatch):
     features, truth = classes(12, 1.0)
     with pytest.raises(UsageError, match="needs scikit-learn, which is not installed") as error:
         fit_head(features, truth, LABELS, multi=False, fitted_for="f")
-    assert "parquet-classify[tune]" in error.value.hint
+    assert ".[tune]" in error.value.hint
