@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.command.entry import run_command
+from pipeline.command.flags import check_file_name
 from pipeline.command.logs import write_stdout
 from pipeline.errors import OutputError, UsageError
 
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("pipeline.evaluate")  # __name__ is "__main__" here
 
 PROGRAM = "python -m pipeline.evaluate"
-EXTRA = "pip install 'parquet-classify[report]'"
+EXTRA = "pip install -c constraints.txt -e '.[report]'"
 
-Inputs = Annotated[list[str], typer.Argument(metavar="LABELLED...", help="Parquet files.", show_default=False)]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="LABELLED...", help="Parquet files, folders of them, or globs.", show_default=False),
+]
 Truth = Annotated[str, typer.Option("--truth", metavar="COLUMN", help="Column with the right labels; null: not known.")]
 Prediction = Annotated[str, typer.Option("--prediction", metavar="COLUMN", help="Column with the labels to judge.")]
 Score = Annotated[
@@ -58,6 +62,7 @@ def evaluate(
     overwrite: Overwrite = False,
 ) -> None:
     """Compare the labels of a table with the truth: accuracy, F1, confusions, and what the scores are worth."""
+    check_file_name(html_file or "", "--html")
     if truth == prediction:
         raise UsageError(f"--truth and --prediction are both {truth!r}", "name two columns")
     if json_file is not None and json_file == html_file:
@@ -67,10 +72,10 @@ def evaluate(
 
         if html_file is not None:
             from pipeline.evaluation.html import html_report
-    from pipeline.evaluation.rows import Columns, read_rows
-    from pipeline.parquet.location import locate
+    from pipeline.evaluation.columns import Columns
+    from pipeline.evaluation.rows import read_rows
 
-    locations = [locate(text) for text in inputs]
+    given, locations = _found(inputs)
     with ExitStack() as stack:
         json_work, html_work = (
             stack.enter_context(_created(file, flag, locations, overwrite=overwrite))
@@ -88,7 +93,7 @@ def evaluate(
         if json_work is not None:
             _write(json_work, as_json)
         if html_work is not None:
-            _write(html_work, html_report(quality, inputs=names, truth=truth, prediction=prediction))
+            _write(html_work, html_report(quality, inputs=given, truth=truth, prediction=prediction))
     for note in quality.notes:
         log.warning("%s", note)
     write_stdout(as_json if json_file == "-" else _text(quality))
@@ -104,6 +109,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     return run_command([evaluate], PROGRAM, argv)
+
+
+def _found(inputs: Sequence[str]) -> "tuple[list[str], list[Location]]":
+    """What the inputs are called, and all files that they stand for."""
+    from pipeline.command.files import find_tree
+    from pipeline.parquet.location import locate
+
+    names, locations = [], []
+    for text in inputs:
+        tree = find_tree(text)
+        own = [locate(text)] if tree is None else [tree.root.child(file) for file in tree.files()]
+        names.append(own[0].name if tree is None else tree.name)
+        locations += own
+    seen = set()
+    for location in locations:
+        place = os.path.realpath(location.local) if location.is_local else location.name
+        if place in seen:
+            raise UsageError(f"input {location.name!r} is given twice", "its rows would count twice; leave one out")
+        seen.add(place)
+    return names, locations
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pipeline.errors import OutputError, StorageError, UsageError
 from pipeline.readout import HiddenStates
 from pipeline.scoring import class_scores
 
-FORMAT = 1
+FORMAT = 2
 # One entry: the library writes several in any order, and the same head should be the same bytes.
 METADATA_KEY = "parquet_classify.head"
 FIT_AGAIN = "fit the head again: python -m pipeline.tune"
@@ -64,7 +64,7 @@ class LinearHead:
     @property
     def digest(self) -> str:
         """Hex digest of all that it is, notes included."""
-        parts = (self._metadata().encode(), self.weights.tobytes(), self.bias.tobytes())
+        parts = (json.dumps(self._facts(), sort_keys=True).encode(), self.weights.tobytes(), self.bias.tobytes())
         return hashlib.sha256(b"\x00".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -74,7 +74,8 @@ class LinearHead:
 
     def to_bytes(self) -> bytes:
         """Its safetensors file; the same bytes for the same head."""
-        return bytes(save({"bias": self.bias, "weights": self.weights}, metadata={METADATA_KEY: self._metadata()}))
+        metadata = json.dumps(self._facts() | {"digest": self.digest}, sort_keys=True)
+        return bytes(save({"bias": self.bias, "weights": self.weights}, metadata={METADATA_KEY: metadata}))
 
     def save(self, path: Path) -> None:
         """Write it as a safetensors file, in one step, over an older one.
@@ -100,15 +101,14 @@ class LinearHead:
                 work.unlink()
             raise StorageError(f"writing head {str(path)!r} failed: {error.strerror}", "make room there") from error
 
-    def _metadata(self) -> str:
-        metadata = {
+    def _facts(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "labels": self.labels,
             "multi": self.multi,
             "fitted_for": self.fitted_for,
             "notes": dict(self.notes),
         }
-        return json.dumps(metadata, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,8 @@ def load_head(path: Path) -> LinearHead:
         UsageError: the file is missing, cannot be read, is no head, or one of another format.
     """
     where = f"head: {str(path)!r}"
+    if path.is_dir():
+        raise UsageError(f"{where} is a folder", "name the file of the head, T2.head.safetensors for instance")
     try:
         n_bytes = path.stat().st_size if path.is_file() else -1
         if n_bytes > MAX_HEAD_FILE_BYTES:
@@ -195,14 +197,17 @@ def _head_of(metadata: str, tensors: Mapping[str, NDArray[Any]], where: str) -> 
             raise UsageError(f"{where} has format {version!r}, and this program reads {FORMAT}", FIT_AGAIN)
         labels, notes = tuple(map(str, fields["labels"])), tuple(sorted(map(_note, fields["notes"].items())))
         multi, fitted_for = bool(fields["multi"]), str(fields["fitted_for"])
-        weights, bias = tensors["weights"], tensors["bias"]
+        weights, bias, digest = tensors["weights"], tensors["bias"], fields["digest"]
     except (KeyError, TypeError, AttributeError, ValueError):
         raise damaged from None
     right_types = weights.dtype == bias.dtype == np.float32
     right_shapes = weights.ndim == 2 and bias.shape == (len(labels),) and len(weights) == len(labels)
     if not (right_types and right_shapes and np.isfinite(weights).all() and np.isfinite(bias).all()):
         raise damaged
-    return LinearHead(weights, bias, labels, multi, fitted_for, notes)
+    head = LinearHead(weights, bias, labels, multi, fitted_for, notes)
+    if head.digest != digest:  # a few bits in a weight would change labels unseen
+        raise damaged
+    return head
 
 
 def _note(item: tuple[Any, Any]) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.command.entry import run_command
-from pipeline.command.flags import count
+from pipeline.command.flags import check_file_name, count
 from pipeline.command.logs import write_stdout
 from pipeline.command.model_flags import (
     Device,
@@ -90,12 +90,14 @@ def tune(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Find the best prompt for some labelled rows, fit a head to them, and write the better one as a task file."""
+    check_file_name(output)
     if no_head and head_only:
         raise UsageError("--no-head and --head-only exclude each other", "leave one of them out")
     given = builtin_task() if task is None else load_task(task)
     given = replace(given.with_overrides(text_columns=text_column or ()), head=None)
     from pipeline.parquet.location import locate
     from pipeline.parquet.work_file import WorkFile
+    from pipeline.tuning.enough import check_enough_texts
     from pipeline.tuning.fit import check_installed
     from pipeline.tuning.plan import Plan
 
@@ -108,6 +110,8 @@ def tune(
             works.append(WorkFile(locate(str(path)), overwrite=overwrite, forbidden=source))
             stack.callback(works[-1].discard)
         found = _read(source, given, truth, max_rows, seed)
+        if head_only and not given.multi:
+            check_enough_texts(found.truth, given.label_names)
         from pipeline.engine.load import load_model
         from pipeline.tuning.choose import choose
 
@@ -117,9 +121,11 @@ def tune(
         # the head first: a task file never stands there without it
         tuned = chosen.task
         if chosen.head is not None:
-            tuned = replace(tuned, head=head_path.absolute(), calibration="none")
+            tuned = replace(tuned, head=head_path.absolute())
             _write(works[1], chosen.head.to_bytes())
         _write(works[0], task_to_toml(tuned, output.parent).encode())
+    if left_out := _left_out(given, chosen.task):
+        write_stdout(f"{left_out}\n")
     names = str(output) if chosen.head is None else f"{output} and {head_path}"
     write_stdout(f"written: {names}\n")
     if chosen.task.examples and not given.examples:
@@ -147,6 +153,15 @@ def _read(source: "Location", task: Task, truth: str, max_rows: int, seed: int) 
             "label some rows of each label; python -m pipeline.sample draws rows worth labelling",
         )
     return found
+
+
+def _left_out(given: Task, tuned: Task) -> str:
+    """What was set in the task and is no more, since it is about the scores of a prompt; empty for nothing."""
+    keys = ("min_score", "min_margin", "default_label", "thresholds")
+    names = [key for key in keys if getattr(given, key) and not getattr(tuned, key)]
+    return (
+        f"left out of the task: {', '.join(names)}, chosen for the prompt's scores, not for the head's" if names else ""
+    )
 
 
 def _write(work: "WorkFile", content: bytes) -> None:

@@ -291,6 +291,8 @@ def test_help_imports_nothing_heavy() -> None:
         (["--truth", "label"], 2, "--truth and --prediction are both 'label'", "two columns"),
         (["--truth", "truth", "--json", "a", "--html", "a"], 2, "--json and --html are both 'a'", "two files"),
         (["--truth", "truth", "--html", "s3://a/b?region=x"], 2, "--html 's3://a/b' is not on this", "copy it"),
+        (["--truth", "truth", "--score", "confidence"], 65, "--score 'confidence' is not in", "--score-column NAME"),
+        (["--truth", "truth", "--html", "-"], 2, "--html '-' is no file", "name a file"),
         (["--truth", "truth", "--html", "no/folder/x"], 73, "there is no folder", "create"),
         (["--trut", "truth"], 2, "no such option: --trut", "did you mean --truth?"),
         ([], 2, "missing option '--truth'", "--help"),
@@ -392,7 +394,7 @@ def test_a_library_that_is_missing_is_told(
     monkeypatch.setattr(sys, "meta_path", [Missing(library), *sys.meta_path])
     code, error, hint = told(capsys, labelled, "--truth", "truth", "--html", labelled.with_suffix(".html"))
     assert code == 2 and f"needs '{library}', which is not installed" in error
-    assert hint == "hint: pip install 'parquet-classify[report]'"
+    assert hint == "hint: pip install -c constraints.txt -e '.[report]'"
 
 
 class Missing:
@@ -404,3 +406,82 @@ class Missing:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] == self._library:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+# --- texts are no labels ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("truth", "prediction", "flag"), [("truth", "body", "--prediction"), ("body", "label", "--truth")]
+)
+@pytest.mark.parametrize("n_rows", [20, 3000])
+def test_a_column_of_texts_is_refused_and_not_quoted(
+    tmp_path: Path, truth: str, prediction: str, flag: str, n_rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = [f"{PLANTED} {number}" for number in range(n_rows)]
+    path = write(tmp_path / "texts.parquet", body=body, truth=["a", "b"] * (n_rows // 2), label=["a"] * n_rows)
+    flags = ["--truth", truth, "--prediction", prediction, "--html", tmp_path / "x.html", "--json", tmp_path / "x.json"]
+    code, error, hint = told(capsys, path, *flags)
+    assert code == 65 and error.startswith(f"error: {flag} 'body' holds ") and "--prediction" in hint
+    assert (f"20 different values in {n_rows} rows" if n_rows == 20 else "more than 1,000 different values") in error
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_long_values_are_no_labels_where_none_is_in_both_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "few.parquet", truth=["a", "b"], label=[PLANTED * 9, "c"])
+    code, error, _ = told(capsys, path, "--truth", "truth")
+    assert code == 65 and "--prediction 'label' holds values of more than 100 characters" in error
+
+
+def test_a_million_different_values_are_refused_before_anything_large_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.evaluation.rows import _Reading
+
+    n_rows = []
+    add = _Reading.add
+    monkeypatch.setattr(
+        _Reading, "add", lambda self, batch, *more: (n_rows.append(len(batch)), add(self, batch, *more))
+    )
+    names = pa.array(range(1_000_000)).cast(pa.string())
+    path = write(tmp_path / "million.parquet", truth=names, label=names)
+    code, error, _ = told(capsys, path, "--truth", "truth")
+    assert code == 65 and "--truth 'truth' holds more than 1,000 different values in its first" in error
+    assert sum(n_rows) <= 8192
+
+
+def test_a_thousand_labels_are_labels(tmp_path: Path) -> None:
+    names = [f"intent {number}" for number in range(1000)]
+    assert report(write(tmp_path / "many.parquet", truth=names * 2, label=names * 2))["accuracy"]["value"] == 1
+
+
+# --- intervals, and more than one file --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truth", [["a", "b"] * 2, ["a"] * 14 + ["b"]])
+def test_too_few_rows_have_no_interval(tmp_path: Path, truth: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "few.parquet", truth=truth, label=truth)
+    assert report(path, "--html", str(tmp_path / "x.html"))["macro_f1"] == {"value": 1, "low": None, "high": None}
+    assert "too few rows for an interval; every label counts the same" in capsys.readouterr().out
+    assert "too few rows for an interval" in (tmp_path / "x.html").read_text()
+
+
+@pytest.mark.parametrize("pattern", ["", "/*.parquet"])
+def test_folders_and_globs_are_all_their_files(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(folder / "a.parquet", truth=["a"], label=["a"])
+    write(folder / "b.parquet", truth=["b"], label=["a"])
+    (folder / ".b.parquet.scores").write_bytes(b"")
+    facts = tmp_path / "x.json"
+    assert evaluate.main([f"{folder}{pattern}", "--truth", "truth", "--json", str(facts)]) == 0
+    told = json.loads(facts.read_text())
+    assert told["n"] == 2 and [Path(name).name for name in told["inputs"]] == ["a.parquet", "b.parquet"]
+
+
+def test_a_file_that_is_given_twice_is_told(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for twice in (labelled, labelled.parent):
+        code, error, _ = told(capsys, labelled, twice, "--truth", "truth")
+        assert code == 2 and "is given twice" in error

@@ -40,7 +40,7 @@ def write(path: Path, metadata: dict[str, Any], **tensors: Any) -> Path:
     return path
 
 
-GOOD = {"format": 1, "labels": LABELS, "multi": False, "fitted_for": "abc", "notes": {}}
+GOOD = {"format": 2, "labels": LABELS, "multi": False, "fitted_for": "abc", "notes": {}}
 
 
 # ------------------------------------------------------------------------------------------------------- files
@@ -90,7 +90,7 @@ def test_a_missing_file_is_told_with_the_key(tmp_path):
 
 
 def test_a_folder_is_not_a_head(tmp_path):
-    with pytest.raises(UsageError, match=r"^head: "):
+    with pytest.raises(UsageError, match=r"^head: '.*' is a folder$"):
         load_head(tmp_path)
 
 
@@ -103,6 +103,18 @@ def test_a_cut_file_is_told(tmp_path, keep):
         load_head(path)
 
 
+def test_a_bit_that_flipped_in_a_weight_is_noticed(tmp_path):
+    path = tmp_path / "head"
+    head().save(path)
+    content = bytearray(path.read_bytes())
+    for place in (-1, -4, -40):  # the tensors come last
+        flipped = content.copy()
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(UsageError, match=r"^head: '.*' is damaged$"):
+            load_head(path)
+
+
 def test_safetensors_that_hold_no_head_are_told(tmp_path):
     save_file({"a": np.ones(3, np.float32)}, tmp_path / "model")
     with pytest.raises(UsageError, match="no head of this program"):
@@ -110,14 +122,16 @@ def test_safetensors_that_hold_no_head_are_told(tmp_path):
 
 
 def test_another_format_is_told(tmp_path):
-    with pytest.raises(UsageError, match="has format 2, and this program reads 1"):
-        load_head(write(tmp_path / "head", GOOD | {"format": 2}))
+    with pytest.raises(UsageError, match="has format 3, and this program reads 2"):
+        load_head(write(tmp_path / "head", GOOD | {"format": 3}))
 
 
 @pytest.mark.parametrize(
     ("metadata", "tensors"),
     [
-        ({"format": 1}, {}),
+        ({"format": 2}, {}),
+        (GOOD, {}),
+        (GOOD | {"digest": head().digest}, {}),
         ({}, {}),
         (GOOD | {"labels": ["a", "b"]}, {}),
         (GOOD | {"labels": 3}, {}),

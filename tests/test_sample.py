@@ -1,5 +1,6 @@
 """The command line that draws rows worth labelling, on a tiny model."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from pipeline.sample import main
 from pipeline.tune import main as tune
 from tests.test_tune import SECRET, TASK, WORDS, model, rows
+from tests.tiny_classifiers import CLASSES, save_tiny_classifier
 
 __all__ = ["model"]
 
@@ -66,6 +68,40 @@ def test_a_csv_file_can_be_filled_in_and_learnt_from(draw, model, capsys):
     assert "45 labelled texts in 45 rows" in capsys.readouterr().out
 
 
+def test_columns_that_csv_has_no_form_for_are_left_out_and_told(draw, capsys):
+    table = rows(30).append_column("tags", pa.array([["a"]] * 30)).append_column("blob", pa.array([b"a"] * 30))
+    assert draw("-n", 3, table=table, output="drawn.csv") == 0
+    names = pyarrow.csv.read_csv(draw.folder / "drawn.csv").column_names
+    assert names == ["id", "body", "truth", "mine", "sample_row", "sample_label", "sample_score"]
+    assert "CSV has no form for these columns, which are left out: 'tags', 'blob'" in capsys.readouterr().err
+
+
+def test_a_column_of_the_truth_that_is_there_already_asks_for_another_name(draw, capsys):
+    assert draw("--truth-column", "truth") == 65
+    assert "hint: give the empty column another name by --truth-column" in capsys.readouterr().err
+
+
+def test_the_next_step_works_as_it_is_told(draw, capsys):
+    table = rows(45)
+    (draw.folder / "a b.toml").write_text(TASK.replace('text = ["body"]\n', ""))
+    (draw.folder / "tuned.toml").write_text("mine")
+    flags = ["--task", draw.folder / "a b.toml", "--text-column", "body", "--max-tokens", 300]
+    assert draw("-n", 45, *flags, table=table) == 0
+    step = shlex.split(capsys.readouterr().out.partition("then: ")[2])
+    assert step[:3] == ["python", "-m", "pipeline.tune"] and step[-2:] == ["-o", str(draw.folder / "tuned2.toml")]
+    drawn = pq.read_table(draw.folder / "drawn.parquet")
+    pq.write_table(drawn.set_column(3, "mine", drawn["truth"]), draw.folder / "drawn.parquet")
+    assert tune([*step[3:], "--head-only"]) == 0
+    assert (draw.folder / "tuned2.head.safetensors").exists()
+
+
+def test_texts_for_a_classifier_are_drawn_too(draw):
+    classifier = save_tiny_classifier(draw.folder / "classifier", "bert")
+    (draw.folder / "t.toml").write_text("[labels]\n" + "".join(f'{name} = ""\n' for name in CLASSES))
+    assert draw("-n", 7, "--model", classifier) == 0
+    assert set(pq.read_table(draw.folder / "drawn.parquet")["sample_label"].to_pylist()) <= set(CLASSES)
+
+
 def test_with_several_labels_the_empty_column_holds_lists(draw):
     (draw.folder / "t.toml").write_text('mode = "multi"\n' + TASK)
     assert draw("-n", 4) == 0
@@ -75,8 +111,8 @@ def test_with_several_labels_the_empty_column_holds_lists(draw):
 @pytest.mark.parametrize(
     ("extra", "output", "flags", "exit_code", "message"),
     [
-        ({"tags": [["a"]] * 120}, "x.csv", (), 65, "column 'tags' holds list"),
-        ({"blob": [b"a"] * 120}, "x.csv", (), 65, "column 'blob' holds binary"),
+        ({}, "x.xlsx", (), 2, "is called neither .parquet nor .csv"),
+        ({}, "x.csv", ("-o", "-"), 2, "-o '-' is no file"),
         ({"mine": ["a"] * 120}, "x.csv", (), 65, "already has a column 'mine'"),
         ({"sample_row": [1] * 120}, "x.parquet", (), 65, "already has a column 'sample_row'"),
         ({}, "x.parquet", ("--truth-column", "sample_row"), 2, "is no name for it"),

@@ -1,5 +1,7 @@
 """The command line of tuning, on a tiny model whose hidden states know which words a text has."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from pipeline.head import load_head
 from pipeline.task_file import load_task
 from pipeline.tune import main
 from tests.tiny import save_tiny_model
+from tests.tiny_classifiers import save_tiny_classifier
 
 ROOT = Path(__file__).parents[1]
 WORDS = {
@@ -76,7 +79,7 @@ def test_a_head_learns_what_the_prompt_cannot_and_classify_decides_by_it(files, 
     assert "one example per label / none" in told.out
     assert "same answers with the labels in another order" in told.out
     assert "the head is better" in told.out
-    assert "fitted on all 90 texts" in told.out
+    assert "fitted on all 90 texts" in told.out and "\nhead kept: right on " in told.out
     assert SECRET not in told.out + told.err
 
     task = load_task(files.folder / "t2.toml")
@@ -141,6 +144,57 @@ def test_a_label_without_rows_gets_no_head(files, capsys):
     assert load_task(files.folder / "t2.toml").head is None
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (
+            ["billing"] * 8,
+            "label 'technical' has 0 labelled texts, and a head needs at least 2 of each label; so",
+        ),
+        (["billing", "technical", "account", "billing"], "label 'technical' has 1 labelled text, and a head"),
+        (["billing", "technical"] * 3 + ["account"], "label 'account' has 1 labelled text, and a head needs at least"),
+    ],
+)
+def test_only_a_head_and_too_few_texts_for_it_is_told_and_nothing_is_written(files, capsys, labels, told):
+    table = pa.table({"body": [f"text {place}" for place in range(len(labels))], "truth": labels})
+    assert files("--head-only", table=table) == 65
+    error, hint = capsys.readouterr().err.splitlines()
+    assert told in error and "--head-only" in hint
+    assert {path.name for path in files.folder.iterdir()} == {"t.toml", "in.parquet"}
+
+
+def test_limits_that_were_chosen_for_the_prompt_are_left_out_with_a_head(files, capsys):
+    limits = 'scoring = "sequence"\nmin_score = 0.9\nmin_margin = 0.2\ndefault_label = "billing"\n'
+    (files.folder / "t.toml").write_text(limits + TASK)
+    assert files("--head-only") == 0
+    assert "left out of the task: min_score, min_margin, default_label, chosen for the" in capsys.readouterr().out
+    task = load_task(files.folder / "t2.toml")
+    assert (task.min_score, task.min_margin, task.default_label, task.scoring) == (0, 0, None, "auto")
+    assert files("--no-head", "--overwrite", "--held-out", 0) == 0
+    assert "left out" not in capsys.readouterr().out
+    assert load_task(files.folder / "t2.toml").min_score == 0.9
+
+
+def test_a_classifier_has_nothing_to_tune(files, capsys):
+    classifier = save_tiny_classifier(files.folder / "classifier", "bert")
+    assert files("--model", classifier) == 2
+    told = capsys.readouterr()
+    assert "has a head of its own for its classes" in told.err and "pipeline.evaluate" in told.err
+    assert not (files.folder / "t2.toml").exists()
+
+
+@pytest.mark.parametrize(("signum", "cause"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")])
+def test_a_signal_ends_it_in_one_line_and_leaves_nothing(files, capsys, monkeypatch, signum, cause):
+    monkeypatch.setattr("pipeline.tuning.choose.choose", lambda *_: os.kill(os.getpid(), signum))
+    before = signal.signal(signum, signal.SIG_DFL)  # what the tests were started to ignore would stay ignored
+    try:
+        assert files() == 75
+    finally:
+        signal.signal(signum, before)
+    assert capsys.readouterr().err == f"error: stopped by {cause}\nhint: run the same command again\n"
+    assert {path.name for path in files.folder.iterdir()} == {"t.toml", "in.parquet"}
+
+
 def test_blank_unlabelled_and_contradictory_rows_are_counted(files, capsys):
     table = rows(30).to_pydict()
     table["truth"][0] = None
@@ -186,7 +240,9 @@ def test_rows_of_a_csv_file_teach_as_well(files, model, capsys):
         (("--truth", "none"), 65, "--truth 'none' is not in the input"),
         (("--truth", "id"), 65, "--truth 'id' holds int64, not labels"),
         (("--truth", "body"), 2, "is a column of the text"),
+        (("--truth", "Truth"), 65, "--truth 'Truth' is not in the input"),
         (("-o", "/nowhere/t2.toml"), 73, "there is no folder"),
+        (("-o", "-"), 2, "-o '-' is no file"),
         (("--model", "/nowhere"), 69, "/nowhere"),
         (("--held-out", "2"), 2, "--held-out"),
         (("--max-rows", "0"), 2, "--max-rows"),
@@ -203,7 +259,7 @@ def test_labels_that_the_task_does_not_have_are_counted_and_not_named(files, cap
     table = rows(30).set_column(2, "truth", pa.array([f"{SECRET} {place}" for place in range(30)]))
     assert files(table=table) == 65
     told = capsys.readouterr().err
-    assert "holds 30 values, in 30 rows, that are not labels of the task" in told and SECRET not in told
+    assert "holds values that are not labels of the task in 30 rows" in told and SECRET not in told
 
 
 def test_what_exists_is_replaced_only_when_asked(files, capsys):

@@ -5,10 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.head import HeadScorer
 from pipeline.scoring import log_softmax
-from pipeline.tuning.fit import fit_head, labels_with_few
+from pipeline.tuning.enough import labels_with_few
+from pipeline.tuning.fit import fit_head
 
 LABELS = ("a", "b", "c")
 
@@ -100,7 +101,7 @@ def test_a_label_with_one_row_is_refused():
     features, truth = classes(9, 1.0)
     truth[8] = [True, False, False]
     truth[5] = [True, False, False]
-    with pytest.raises(UsageError, match="label 'c' has 1 labelled row, too few to fit a head"):
+    with pytest.raises(InputError, match="label 'c' has 1 labelled text, and a head needs at least 2 of each label"):
         fit_head(features, truth, LABELS, multi=False, fitted_for="f")
     assert labels_with_few(truth, LABELS) == [("c", 1)]
 
@@ -139,4 +140,4 @@ def test_a_missing_scikit_learn_is_told(monkeypatch):
     features, truth = classes(12, 1.0)
     with pytest.raises(UsageError, match="needs scikit-learn, which is not installed") as error:
         fit_head(features, truth, LABELS, multi=False, fitted_for="f")
-    assert "parquet-classify[tune]" in error.value.hint
+    assert ".[tune]" in error.value.hint

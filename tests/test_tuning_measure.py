@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipeline.tuning.measure import Paired, compare, quality
+from pipeline.tuning.measure import Duel, quality
 
 
 def one_of(labels: list[int], n_labels: int = 3) -> np.ndarray:
@@ -28,13 +28,12 @@ def test_a_row_of_several_labels_is_right_when_all_are():
 def test_two_ways_are_compared_on_the_rows_where_they_differ():
     first = np.array([True] * 10 + [False] * 2 + [True] * 30)
     second = np.array([False] * 10 + [True] * 2 + [True] * 30)
-    paired = compare(first, second)
-    assert paired == Paired(10, 2)
-    assert paired.p_value == pytest.approx(2 * (1 + 12 + 66) / 4096)
-    assert paired.is_better and not paired.is_worse and compare(second, first).is_worse
+    duel = Duel(first, second)
+    assert (duel.n, duel.first, duel.second, duel.first_wins) == (42, 40, 32, True)
+    assert duel.p_value == Duel(second, first).p_value == pytest.approx(2 * (1 + 12 + 66) / 4096)
+    assert not Duel(second, first).first_wins
 
 
 def test_ways_that_never_differ_are_equally_good():
-    assert Paired(0, 0).p_value == 1.0
-    assert not Paired(3, 0).is_better, "three rows are not enough to tell"
-    assert Paired(40_000, 30_000).is_better
+    same = np.ones(4, dtype=bool)
+    assert Duel(same, same).p_value == 1.0 and not Duel(same, same).first_wins

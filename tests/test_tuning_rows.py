@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, InputMissingError
 from pipeline.parquet.location import locate
 from pipeline.task_file import task_from_toml
 from pipeline.tuning.rows import DistinctTexts, Table, distinct_texts, open_table
@@ -68,6 +68,34 @@ def test_a_csv_file_is_strings_and_a_damaged_one_is_told_without_its_content(tmp
         found = distinct_texts(table, TASK, max_texts=9, seed=0, truth_column="truth")
     assert found.texts == ("a, b",) and found.n_left_out == 1
     path.write_text("id,text\n1,secret,more,fields\n")
-    with pytest.raises(InputError, match="is no CSV file") as error, open_table(locate(str(path))):
+    with pytest.raises(InputError, match=r"^line 2 of input") as error, open_table(locate(str(path))):
         pass
     assert "secret" not in str(error.value)
+
+
+def test_a_csv_file_that_is_missing_or_a_folder_is_told(tmp_path):
+    with pytest.raises(InputMissingError, match="does not exist"), open_table(locate(str(tmp_path / "none.csv"))):
+        pass
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="is a folder"), open_table(locate(str(tmp_path / "folder.csv"))):
+        pass
+
+
+def test_a_truth_column_in_other_case_is_suggested():
+    with pytest.raises(InputError) as error:
+        read(pa.table({"text": ["1"], "truth": ["a"]}), truth="Truth")
+    assert error.value.hint == "did you mean 'truth'?"
+
+
+def test_values_that_are_no_labels_are_told_by_row_and_whether_only_blanks_or_case_differ():
+    truth = ["a", "A ", None, "b", "secret", " b", "B"]
+    with pytest.raises(InputError) as error:
+        read(pa.table({"text": [str(place) for place in range(7)], "truth": truth}))
+    assert str(error.value) == (
+        "--truth 'truth' holds values that are not labels of the task in 4 rows (from 0: rows 1, 4, 5, 6); 3 of them "
+        "differ from a label only by blanks or by upper and lower case"
+    )
+    with pytest.raises(InputError, match=r"in 30 rows \(from 0: rows 0, 1, 2, 3, 4, …\); all of them differ"):
+        read(pa.table({"text": [str(place) for place in range(30)], "truth": ["A"] * 30}))
+    with pytest.raises(InputError, match=r"in 1 row \(from 0: row 0\)$"):
+        read(pa.table({"text": ["1"], "truth": ["secret"]}))

@@ -14,9 +14,11 @@ import typer
 
 from pipeline.command.flags import usage_error
 from pipeline.command.logs import FAULT, logs_on_stderr
+from pipeline.command.stop_signals import Stopped, StopSignals
 from pipeline.errors import Interrupted, PipelineError
 
 PACKAGE = Path(__file__).parents[1]
+AGAIN = "run the same command again"
 
 
 def run_command(
@@ -38,15 +40,20 @@ def run_command(
     app = typer.Typer(add_completion=False, help=description)
     for command in commands:
         app.command()(command)
-    with logs_on_stderr("text"):
+    with logs_on_stderr("text"), StopSignals(last=argv is None) as signals:
         try:
             stopped = typer.main.get_command(app)(
                 list(sys.argv[1:] if argv is None else argv), prog_name=program, standalone_mode=False
             )
             if stopped:  # the parser turns Ctrl-C into an exit code
-                raise Interrupted("stopped by Ctrl-C", "run the same command again", stopped)
-        except Exception as error:
-            failure = _failure(error, program)
+                signals.check()
+                raise Interrupted("stopped by Ctrl-C", AGAIN, stopped)
+        except SystemExit:  # nobody reads the help any more
+            raise
+        except BaseException as error:  # polars' panics too
+            cause = signals.cause_of(error)
+            signals.ignore()
+            failure = _failure(cause, program)
             level = FAULT if type(failure) is PipelineError else logging.ERROR
             fields = {"exit_code": failure.exit_code, "hint": failure.hint}
             logging.getLogger(program.removeprefix("python -m ")).log(level, "%s", failure, extra={"fields": fields})
@@ -54,9 +61,11 @@ def run_command(
     return 0
 
 
-def _failure(error: Exception, program: str) -> PipelineError:
+def _failure(error: BaseException, program: str) -> PipelineError:
     if isinstance(error, PipelineError):
         return error
+    if isinstance(error, Stopped):
+        return Interrupted(f"stopped by {error.cause}", AGAIN, error.exit_code)
     if isinstance(error, typer.TyperException):
         return usage_error(error, program)
     frames = traceback.extract_tb(error.__traceback__)

@@ -8,6 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -89,6 +90,16 @@ def column_names(ctx: typer.Context, names: list[str] | None) -> list[str]:
     if _is_from_environment(ctx, "text_column"):
         return [name.strip() for name in os.environ[variable("text-column")].split(",")]
     return names or []
+
+
+def check_file_name(name: str | Path, flag: str = "-o") -> None:
+    """Refuse ``-``, by which many programs mean stdout, for what is written to a file only.
+
+    Raises:
+        UsageError: it is that.
+    """
+    if str(name) == "-":
+        raise UsageError(f"{flag} '-' is no file, and this output does not go to stdout", "name a file, such as ./out")
 
 
 def usage_error(error: typer.TyperException, program: str) -> UsageError:

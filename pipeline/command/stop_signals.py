@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM as one exception that the main thread meets wherever it is.
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is gone) as one exception that the main thread meets anywhere.
 
 The exception is a ``KeyboardInterrupt``, because libraries let that one through where they swallow others. A second
 signal raises it again, so that it also cuts a slow clean-up short.
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
-NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+EXIT_CODES = {signal.SIGTERM: 75, signal.SIGHUP: 75, signal.SIGINT: 130}
+NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP", signal.SIGINT: "Ctrl-C"}
 
 
 class Stopped(KeyboardInterrupt):

@@ -23,14 +23,17 @@ from pipeline.evaluation.coverage import CoveragePoint, coverage_curve, points_a
 from pipeline.evaluation.metrics import ScoreBin, accuracy_interval, expected_calibration_error, score_bins
 from pipeline.evaluation.rows import LabelledRows
 
+MIN_ROWS_OF_INTERVAL = 10
+MIN_SUPPORT_OF_INTERVAL = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure with its 95 % interval."""
+    """A measure with its 95 % interval; None where there are too few rows for one."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def measure(rows: LabelledRows) -> Quality:
         n_answered=n_answered,
         accuracy=_share(n_right, n),
         accuracy_answered=_share(n_right, n_answered) if n_answered else None,
-        macro_f1=_macro_f1(truth, predicted, cells, occurring),
+        macro_f1=_macro_f1(truth, predicted, cells, occurring, enough=_enough(n, support[occurring])),
         weighted_f1=_f1(truth, predicted, occurring, "weighted"),
         micro_f1=_f1(truth, predicted, np.arange(n_labels), "micro") if rows.several else None,
         hamming_loss=float((truth != predicted).sum() / max(1, truth.size)) if rows.several else None,
@@ -173,9 +176,19 @@ def _f1(truth: NDArray[Any], predicted: NDArray[Any], labels: NDArray[np.intp], 
     return float(f1_score(truth, predicted, labels=labels, average=average, zero_division=0))
 
 
-def _macro_f1(truth: NDArray[Any], predicted: NDArray[Any], cells: Cells, occurring: NDArray[np.intp]) -> Estimate:
+def _enough(n: int, support: Counts) -> bool:
+    """Whether resampled rows tell anything: a label of one row is in a resample or is not, whatever the labels are."""
+    return n >= MIN_ROWS_OF_INTERVAL and bool((support >= MIN_SUPPORT_OF_INTERVAL).all())
+
+
+def _macro_f1(
+    truth: NDArray[Any], predicted: NDArray[Any], cells: Cells, occurring: NDArray[np.intp], *, enough: bool
+) -> Estimate:
+    value = _f1(truth, predicted, occurring, "macro")
+    if not enough:
+        return Estimate(value, None, None)
     own = Cells(cells.n_rows, cells.truth[:, occurring], cells.predicted[:, occurring])
-    return Estimate(_f1(truth, predicted, occurring, "macro"), *macro_f1_bounds(own))
+    return Estimate(value, *macro_f1_bounds(own))
 
 
 def _per_label(

@@ -1,13 +1,13 @@
 """The columns that an evaluation compares, out of one or more Parquet files; no other column is read.
 
 Labels are strings, or lists of strings where a row may have several. Rows without a truth (null) are left out and
-counted. A row without a prediction (null, or status ``low_score``) is *abstained*.
+counted. A row without a prediction (null, or status ``low_score``) is *abstained*. A column that holds texts and no
+labels is refused, since a report names every label: see ``distinct``.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import numpy as np
 import pyarrow as pa
@@ -15,37 +15,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
+from pipeline.evaluation.columns import Columns, check_columns, is_list
+from pipeline.evaluation.distinct import check_are_labels, check_not_too_many
 from pipeline.parquet.location import Location
 from pipeline.parquet.source import ParquetSource
-from pipeline.text import is_text
 
 READ_ROWS = 8192
-MAX_LISTED_COLUMNS = 20
 LOW_SCORE = "low_score"
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns hold what; the score and the status may be missing."""
-
-    truth: str
-    prediction: str
-    score: str | None = None
-    status: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """All of them, each once."""
-        return list(dict.fromkeys(name for name in self.flags().values() if name is not None))
-
-    def flags(self) -> dict[str, str | None]:
-        """The flag that names each."""
-        return {
-            "--truth": self.truth,
-            "--prediction": self.prediction,
-            "--score": self.score,
-            "--status": self.status,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +79,17 @@ def read_rows(locations: Sequence[Location], columns: Columns) -> LabelledRows:
 
     Raises:
         InputMissingError: a file does not exist.
-        InputError: it is no Parquet file, has not these columns, or they hold something else than they should; or no
-            row has a truth.
+        InputError: it is no Parquet file, has not these columns, or they hold something else than they should, texts
+            for instance; or no row has a truth.
         ReadError: the device or the network failed.
     """
     reading = _Reading()
     for location in locations:
         with ParquetSource(location, max_rows=READ_ROWS) as source:
-            reading.several |= _check_columns(source.schema, columns, location)
+            reading.several |= check_columns(source.schema, columns, location)
             for batch in source.batches(columns.names):
                 reading.add(batch, columns, location)
+    check_are_labels(reading.truth_seen, reading.predicted_seen, reading.n_rows, columns.truth, columns.prediction)
     rows = reading.finish(with_score=columns.score is not None)
     if not len(rows.truth.given):
         raise InputError(
@@ -130,6 +107,8 @@ class _Reading:
     n_rows: int = 0
     several: bool = False
     known: dict[str, int] = field(default_factory=dict)
+    truth_seen: set[str] = field(default_factory=set)
+    predicted_seen: set[str] = field(default_factory=set)
     truth: list[Marks] = field(default_factory=list)
     predicted: list[Marks] = field(default_factory=list)
     score: list[NDArray[np.float64]] = field(default_factory=list)
@@ -149,13 +128,15 @@ class _Reading:
             self.statuses.update(status for status in statuses if status is not None)
             answered = np.array([status != LOW_SCORE for status in statuses], bool)
         try:
-            self.truth.append(self._marks(kept(columns.truth), counts))
-            self.predicted.append(self._marks(kept(columns.prediction), answered))
+            self.truth.append(self._marks(kept(columns.truth), counts, self.truth_seen))
+            self.predicted.append(self._marks(kept(columns.prediction), answered, self.predicted_seen))
         except UnicodeDecodeError as error:
             raise InputError(f"input {location.name!r} holds labels that are not UTF-8", "export it again") from error
         if columns.score is not None:
             self.score.append(_scores(batch.column(columns.score).filter(known), columns.score, location))
         self.n_rows += len(counts)
+        check_not_too_many(self.truth_seen, self.n_rows, "--truth", columns.truth)
+        check_not_too_many(self.predicted_seen, self.n_rows, "--prediction", columns.prediction)
 
     def finish(self, *, with_score: bool) -> LabelledRows:
         labels = tuple(sorted(self.known))
@@ -171,21 +152,23 @@ class _Reading:
             statuses=self.statuses,
         )
 
-    def _marks(self, array: pa.Array, counts: NDArray[np.bool_]) -> Marks:
-        """The labels of a batch, without those of rows that do not count."""
+    def _marks(self, array: pa.Array, counts: NDArray[np.bool_], seen: set[str]) -> Marks:
+        """The labels of a batch, without those of rows that do not count; they are added to those seen."""
         given = array.is_valid().to_numpy(zero_copy_only=False) & counts
         row = np.arange(len(array))
-        if _is_list(array.type):
+        if is_list(array.type):
             row, array = pc.list_parent_indices(array).to_numpy(), pc.list_flatten(array)
         there = array.is_valid().to_numpy(zero_copy_only=False) & counts[row]
         coded = array.filter(pa.array(there)).dictionary_encode()
-        place = [self.known.setdefault(label, len(self.known)) for label in coded.dictionary.to_pylist()]
+        labels = coded.dictionary.to_pylist()
+        seen.update(labels)
+        place = [self.known.setdefault(label, len(self.known)) for label in labels]
         return Marks(self.n_rows + row[there], np.array(place, np.intp)[coded.indices.to_numpy()], given)
 
 
 def _plain(array: pa.Array) -> pa.Array:
     """Strings or lists of strings in the one form of each that all functions know."""
-    return array.cast(pa.large_list(pa.large_string()) if _is_list(array.type) else pa.large_string())
+    return array.cast(pa.large_list(pa.large_string()) if is_list(array.type) else pa.large_string())
 
 
 def _joined(parts: Sequence[Marks], place: NDArray[np.intp]) -> Marks:
@@ -194,37 +177,6 @@ def _joined(parts: Sequence[Marks], place: NDArray[np.intp]) -> Marks:
         np.concatenate([none, *(part.row for part in parts)]),
         place[np.concatenate([none, *(part.label for part in parts)])],
         np.concatenate([np.zeros(0, bool), *(part.given for part in parts)]),
-    )
-
-
-def _check_columns(schema: pa.Schema, columns: Columns, location: Location) -> bool:
-    """Whether a row may have several labels; fails if a column is not what it should be."""
-    for flag, name in columns.flags().items():
-        if name is None:
-            continue
-        types = [field.type for field in schema if field.name == name]
-        if not types:
-            raise _missing(flag, name, schema, location)
-        if len(types) > 1:
-            raise InputError(
-                f"column {name!r} stands {len(types)} times in input {location.name!r}", "rename all but one"
-            )
-        wanted, fits = _WANTED[flag]
-        if not fits(types[0]):
-            raise InputError(
-                f"{flag} {name!r} holds {types[0]} in input {location.name!r}, not {wanted}",
-                f"name another column by {flag} COLUMN, or cast this one",
-            )
-    return any(_is_list(schema.field(name).type) for name in (columns.truth, columns.prediction))
-
-
-def _missing(flag: str, name: str, schema: pa.Schema, location: Location) -> InputError:
-    more = f" and {len(schema.names) - MAX_LISTED_COLUMNS} more" if len(schema.names) > MAX_LISTED_COLUMNS else ""
-    listed = ", ".join(map(repr, schema.names[:MAX_LISTED_COLUMNS])) + more
-    near = get_close_matches(name, schema.names, n=1)
-    return InputError(
-        f"{flag} {name!r} is not in input {location.name!r}; columns: {listed}",
-        f"did you mean {near[0]!r}?" if near else f"name one of them by {flag} COLUMN",
     )
 
 
@@ -237,23 +189,3 @@ def _scores(array: pa.Array, name: str, location: Location) -> NDArray[np.float6
             "name the column that --score-column of the labelling added",
         )
     return scores
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
-def _is_label(type_: pa.DataType) -> bool:
-    return is_text(type_.value_type if _is_list(type_) else type_)
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_decimal(type_))
-
-
-_WANTED = {
-    "--truth": ("strings or lists of strings", _is_label),
-    "--prediction": ("strings or lists of strings", _is_label),
-    "--score": ("numbers", _is_number),
-    "--status": ("strings", is_text),
-}

@@ -141,6 +141,8 @@ def _table(*headings: str, numbers: Sequence[int] | None = None) -> Table:
 
 def interval(estimate: Estimate) -> str:
     """The interval of a measure, for people."""
+    if estimate.low is None or estimate.high is None:
+        return "too few rows for an interval"
     return f"95 %: {percent(estimate.low)} to {percent(estimate.high)}"
 
 

@@ -49,6 +49,9 @@ def draw(task: Task, settings: Settings, model: Model, texts: Sequence[str], num
     scores = stage.score_texts(encoded, RunStats()).astype(np.float64)
     prior = label_prior(scores) if stage.task.calibration == "batch" else stage.prior
     probability = probabilities(scores, prior, multi=task.multi)
-    states = hidden_states(replace(task, head=None, calibration="none"), model, settings, texts)
+    if model.class_names is None:
+        states = hidden_states(replace(task, head=None, calibration="none"), model, settings, texts)
+    else:  # engines read classes of such models only; texts are as different as their scores then
+        states = scores.astype(np.float32)
     places = worth_labelling(states, uncertainty(probability, multi=task.multi), number, seed)
     return Drawn(places, decide(probability[places], task))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pipeline.errors import UsageError
 from pipeline.head import LinearHead
 from pipeline.scoring import log_softmax
+from pipeline.tuning.enough import MIN_TEXTS, check_enough_texts
 from pipeline.tuning.split import Truth, deal
 
 STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0)
@@ -26,8 +27,7 @@ STRENGTHS_OF_MANY = (1e-4, 1e-3, 1e-2, 1e-1)
 MAX_FOLDS = 5
 TEMPERATURES = np.exp(np.linspace(np.log(0.1), np.log(10.0), 201))
 MAX_ITERATIONS = 500
-MIN_TEXTS = 2  # of a label: one to learn from while the other is left out
-INSTALL = "pip install 'parquet-classify[tune]'"
+INSTALL = "pip install -c constraints.txt -e '.[tune]'"
 
 Floats = NDArray[np.float64]
 
@@ -75,12 +75,6 @@ def check_installed() -> None:
         raise UsageError("fitting a head needs scikit-learn, which is not installed", INSTALL) from None
 
 
-def labels_with_few(truth: Truth, labels: Sequence[str], least: int = MIN_TEXTS) -> list[tuple[str, int]]:
-    """Labels with fewer rows than ``least``, and how many they have."""
-    counts = truth.sum(axis=0).tolist()
-    return [(label, n_rows) for label, n_rows in zip(labels, counts, strict=True) if n_rows < least]
-
-
 def fit_head(
     features: NDArray[np.float32], truth: Truth, labels: Sequence[str], *, multi: bool, fitted_for: str, seed: int = 0
 ) -> tuple[LinearHead, FitReport]:
@@ -98,7 +92,8 @@ def fit_head(
         The head, which depends on nothing but the arguments, and how it was fitted.
 
     Raises:
-        UsageError: scikit-learn is not installed, or without ``multi`` a label has fewer than two rows.
+        UsageError: scikit-learn is not installed.
+        InputError: without ``multi`` a label has fewer than two rows.
     """
     check_installed()
     exact = features.astype(np.float64)
@@ -106,12 +101,7 @@ def fit_head(
     if multi:
         weights, bias, report = _fit_each(exact, truth, labels, rng)
     else:
-        if few := labels_with_few(truth, labels):
-            label, n_rows = few[0]
-            raise UsageError(
-                f"label {label!r} has {n_rows} labelled row{'' if n_rows == 1 else 's'}, too few to fit a head",
-                f"label at least {MIN_TEXTS} rows for each label, better 4 or more",
-            )
+        check_enough_texts(truth, labels)
         fitted = _fit_classes(exact, truth.argmax(axis=1), len(labels), rng)
         weights, bias = fitted.weights, fitted.bias
         report = FitReport(

@@ -41,33 +41,44 @@ class Quality:
         return accuracy_interval(self.n_right, self.n_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
+@dataclass(frozen=True, slots=True, eq=False)
+class Duel:
     """Two ways to answer, compared on the same rows.
 
     Attributes:
-        gained: rows that only the first has right.
-        lost: rows that only the second has right.
+        first_right: (n,) whether the first has a row right.
+        second_right: (n,) the same for the second.
     """
 
-    gained: int
-    lost: int
+    first_right: NDArray[np.bool_]
+    second_right: NDArray[np.bool_]
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return len(self.first_right)
+
+    @property
+    def first(self) -> int:
+        """Rows that the first has right."""
+        return int(self.first_right.sum())
+
+    @property
+    def second(self) -> int:
+        """Rows that the second has right."""
+        return int(self.second_right.sum())
+
+    @property
+    def first_wins(self) -> bool:
+        """Whether the first has more right, by chance or not; see ``p_value``."""
+        return self.first > self.second
 
     @property
     def p_value(self) -> float:
         """Of both being equally good, two-sided: the exact test of McNemar (1947) on the rows where they differ."""
-        n_uneven = self.gained + self.lost
-        return float(binomtest(self.gained, n_uneven).pvalue) if n_uneven else 1.0
-
-    @property
-    def is_better(self) -> bool:
-        """Whether the first is better by more than chance."""
-        return self.gained > self.lost and self.p_value < SIGNIFICANT
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the second is better by more than chance."""
-        return self.gained < self.lost and self.p_value < SIGNIFICANT
+        gained = int((self.first_right & ~self.second_right).sum())
+        n_uneven = gained + int((self.second_right & ~self.first_right).sum())
+        return float(binomtest(gained, n_uneven).pvalue) if n_uneven else 1.0
 
 
 def right_rows(answers: NDArray[np.bool_], truth: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -82,8 +93,3 @@ def quality(answers: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Quality:
     seen = (given + wanted) > 0
     f1 = 2 * hits[seen] / (given + wanted)[seen]
     return Quality(len(truth), int(right_rows(answers, truth).sum()), float(f1.mean()) if len(f1) else math.nan)
-
-
-def compare(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Paired:
-    """Compare two ways by (n,) which rows each has right."""
-    return Paired(int((first & ~second).sum()), int((second & ~first).sum()))

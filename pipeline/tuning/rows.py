@@ -7,24 +7,26 @@ make them when they label rows by hand.
 
 import hashlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, InputMissingError
 from pipeline.parquet.input_file import READ_ERRORS, read_error
 from pipeline.parquet.location import Location
 from pipeline.parquet.source import ParquetSource
 from pipeline.task import Task
 from pipeline.text import is_text, text_frame
+from pipeline.tuning.csv_table import SUFFIXES, read_csv
 from pipeline.tuning.split import Truth
 
-CSV_BATCH_ROWS = 8192
+MAX_LISTED_ROWS = 5
+MAX_LISTED_LABELS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +66,20 @@ def open_table(location: Location) -> Iterator[Table]:
         InputMissingError: there is nothing.
         InputError: it cannot be read.
     """
-    if not location.name.lower().endswith(".csv"):
+    if not location.name.lower().endswith(SUFFIXES):
         with ParquetSource(location) as source:
             yield Table(source.schema, source.batches())
         return
+    if location.is_local and location.local.is_dir():
+        raise InputError(f"input {location.name!r} is a folder", "give one file")
     try:
         with location.open() as file:
             content = file.read()
-        table = pl.read_csv(content, infer_schema=False).to_arrow()
+    except FileNotFoundError as error:
+        raise InputMissingError(f"input {location.name!r} does not exist", "check the path") from error
     except READ_ERRORS as error:
         raise read_error(location, error, "cannot be read") from error
-    except pl.exceptions.PolarsError as error:
-        # its own words may quote a row
-        raise InputError(
-            f"input {location.name!r} is no CSV file: {type(error).__name__}", "give a Parquet file"
-        ) from None
-    yield Table(table.schema, iter(table.to_batches(CSV_BATCH_ROWS)))
+    yield Table(*read_csv(content, location.name))
 
 
 def distinct_texts(
@@ -102,7 +102,7 @@ def distinct_texts(
         check_truth_column(table.schema, truth_column, multi=task.multi)
     sample = _Sample(max_texts, seed)
     n_rows = n_left_out = first_row = 0
-    unknown: dict[str, int] = {}
+    unknown = _Unknown(task)
     for batch in table.batches:
         frame = text_frame({name: batch.column(name) for name in task.columns}, task)
         answers = [frozenset[str]()] * len(frame) if truth_column is None else _answers(batch.column(truth_column))
@@ -112,12 +112,12 @@ def distinct_texts(
                 n_left_out += 1
                 continue
             n_rows += 1
-            for name in answer - labels.keys():
-                unknown[name] = unknown.get(name, 0) + 1
+            if strange := answer - labels.keys():
+                unknown.add(row, strange)
             sample.add(text, row, answer)
         first_row += batch.num_rows
-    if unknown:
-        raise _unknown_labels(unknown, truth_column, task)
+    if unknown.n_rows:
+        raise unknown.error(truth_column)
     kept = sorted(sample.kept.values(), key=lambda entry: entry.row)
     agreed = [entry for entry in kept if len(entry.answers) == 1]
     truth = np.zeros((len(agreed), len(labels) if truth_column is not None else 0), dtype=bool)
@@ -142,7 +142,9 @@ def check_truth_column(schema: pa.Schema, name: str, *, multi: bool) -> None:
     types = [field.type for field in schema if field.name == name]
     if len(types) != 1:
         problem = "is not in the input" if not types else f"stands {len(types)} times in the input"
-        raise InputError(f"--truth {name!r} {problem}", "name the column with the right labels")
+        near = [] if types else get_close_matches(name, schema.names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "name the column with the right labels"
+        raise InputError(f"--truth {name!r} {problem}", hint)
     is_list = pa.types.is_list(types[0]) or pa.types.is_large_list(types[0])
     if is_list and is_text(types[0].value_type):
         if not multi:
@@ -196,11 +198,34 @@ def _answer(value: str | Sequence[str | None]) -> frozenset[str]:
     return frozenset((value,)) if isinstance(value, str) else frozenset(name for name in value if name is not None)
 
 
-def _unknown_labels(unknown: dict[str, int], column: str | None, task: Task) -> InputError:
-    """Their names stay untold: if the wrong column was named, they are texts of rows."""
-    n_rows = sum(unknown.values())
-    shown = ", ".join(map(repr, task.label_names[:20])) + (", …" if len(task.labels) > 20 else "")
-    return InputError(
-        f"--truth {column!r} holds {len(unknown)} values, in {n_rows} rows, that are not labels of the task",
-        f"its labels are {shown}; upper and lower case differ",
-    )
+class _Unknown:
+    """Values that are no labels of the task; told by their number: if the wrong column was named, they are texts."""
+
+    def __init__(self, task: Task) -> None:
+        self.n_rows = 0
+        self._task = task
+        self._alike = {_folded(label) for label in task.label_names}
+        self._first_rows: list[int] = []
+        self._n_alike = 0  # rows whose values differ from a label only by blanks or case
+
+    def add(self, row: int, values: Set[str]) -> None:
+        self.n_rows += 1
+        self._n_alike += all(_folded(value) in self._alike for value in values)
+        if len(self._first_rows) < MAX_LISTED_ROWS:
+            self._first_rows.append(row)
+
+    def error(self, column: str | None) -> InputError:
+        names = self._task.label_names
+        rows = ", ".join(map(str, self._first_rows)) + (", …" if self.n_rows > len(self._first_rows) else "")
+        several = "row" if self.n_rows == 1 else "rows"
+        fault = f"--truth {column!r} holds values that are not labels of the task in {self.n_rows:,} {several}"
+        fault += f" (from 0: {several} {rows})"
+        if self._n_alike:
+            which = "all" if self._n_alike == self.n_rows else f"{self._n_alike:,}"
+            fault += f"; {which} of them differ from a label only by blanks or by upper and lower case"
+        shown = ", ".join(map(repr, names[:MAX_LISTED_LABELS])) + (", …" if len(names) > MAX_LISTED_LABELS else "")
+        return InputError(fault, f"its labels are {shown}, and are compared exactly")
+
+
+def _folded(label: str) -> str:
+    return "".join(label.split()).casefold()

@@ -14,28 +14,31 @@ from pipeline.tuning.rows import open_table
 ROW, LABEL, SCORE = "sample_row", "sample_label", "sample_score"
 
 
-def check_sample(schema: pa.Schema, truth_column: str, *, as_csv: bool, multi: bool) -> None:
+def check_sample(schema: pa.Schema, truth_column: str, *, as_csv: bool, multi: bool) -> list[str]:
     """Check that rows of an input can be written with the added columns.
 
+    Returns:
+        Names of the columns that CSV has no form for, which are to be left out.
+
     Raises:
-        InputError: the input has a column of that name, or one that CSV has no form for.
+        InputError: the input has a column of that name.
         UsageError: the truth would be lists, which CSV has no form for, or its column has the name of another.
     """
     if truth_column in (ROW, LABEL, SCORE, ""):
         raise UsageError(f"--truth-column {truth_column!r} is no name for it", "give it another")
     for name in (truth_column, ROW, LABEL, SCORE):
         if name in schema.names:
-            hint = "give another --truth-column NAME" if name == truth_column else "rename it"
+            hint = (
+                "give the empty column another name by --truth-column right for instance"
+                if name == truth_column
+                else "rename it"
+            )
             raise InputError(f"the input already has a column {name!r}", hint)
     if not as_csv:
-        return
+        return []
     if multi:
         raise UsageError("a row may have several labels, and CSV holds no lists", "write Parquet: -o rows.parquet")
-    for field in schema:
-        if _has_no_csv_form(field.type):
-            raise InputError(
-                f"column {field.name!r} holds {field.type}, which CSV has no form for", "write Parquet: -o rows.parquet"
-            )
+    return [field.name for field in schema if _has_no_csv_form(field.type)]
 
 
 def take_rows(source: Location, rows: NDArray[np.int64]) -> pa.Table:

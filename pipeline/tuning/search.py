@@ -97,7 +97,7 @@ class Search:
 
     def fit(self, task: Task, part: Part) -> tuple[LinearHead, FitReport, float]:
         """Fit a head to texts, under the prompt of a task; also gives the tokens fed per text."""
-        stage = build_stage(replace(task, calibration="none", head=None), self.model, self.settings)
+        stage = build_stage(for_head(task), self.model, self.settings)
         features = hidden_states(stage.task, self.model, self.settings, part.texts)
         finite = np.isfinite(features).all(axis=1)
         head, report = fit_head(
@@ -114,15 +114,15 @@ class Search:
         """Fit a head on the tune part, and judge it by rows that were left out and by the held-out part."""
         head, report, tokens = self.fit(task, self.tune)
         scorer = HeadScorer(head, tuple(range(len(head.labels))))
-        tune_answers = answers_of(_probability(report.left_out_logits, multi=task.multi), self.task)
+        plain = for_head(task)
+        tune_answers = answers_of(_probability(report.left_out_logits, multi=task.multi), plain)
         held_out_answers = np.zeros_like(self.held_out.truth)
         if self.held_out.texts:
-            plain = replace(task, calibration="none", head=None)
             states = hidden_states(plain, self.model, self.settings, self.held_out.texts)
-            held_out_answers = answers_of(_probability(scorer.scores(states), multi=task.multi), self.task)
+            held_out_answers = answers_of(_probability(scorer.scores(states), multi=task.multi), plain)
         result = Result(
             name="head",
-            task=replace(task, calibration="none"),
+            task=plain,
             tune=quality(tune_answers, self.tune.truth[report.left_out_rows]),
             held_out=quality(held_out_answers, self.held_out.truth),
             tune_answers=tune_answers,
@@ -173,6 +173,20 @@ class Search:
                 )
             )
         return results
+
+
+def for_head(task: Task) -> Task:
+    """A task as a head decides it: without all that is about the scores of its prompt, limits on them too."""
+    return replace(
+        task,
+        head=None,
+        scoring="auto",
+        calibration="none",
+        thresholds=(),
+        min_score=0.0,
+        min_margin=0.0,
+        default_label=None,
+    )
 
 
 def best_of(results: Sequence[Result]) -> Result:

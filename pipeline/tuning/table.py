@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.tuning.fit import FitReport, labels_with_few
-from pipeline.tuning.measure import Quality, compare, right_rows
+from pipeline.tuning.enough import labels_with_few
+from pipeline.tuning.fit import FitReport
+from pipeline.tuning.measure import SIGNIFICANT, Duel, Quality
 from pipeline.tuning.rows import DistinctTexts
 from pipeline.tuning.search import Part, Result, agreement
 
@@ -39,7 +40,7 @@ def warnings(found: DistinctTexts, labels: Sequence[str], held_out: Part) -> Ite
 
 
 def table(results: Sequence[Result]) -> str:
-    """A line for each way to answer."""
+    """A line for each way to answer; there is at least one."""
     width = max(len("variant"), *(len(result.name) for result in results))
     head = (
         f"{'variant'.ljust(width)}  {'tune':>6}  {'held-out [95 % interval]':>24}  {'macro-F1':>8}  {'tokens/row':>10}"
@@ -75,32 +76,45 @@ def head_line(report: FitReport) -> str:
     return line
 
 
-def verdict(head: Result, prompt: Result, head_truth: Part, prompt_truth: Part) -> str:
-    """The head against the best prompt, on held-out texts that both answered.
+def rows_line(results: Sequence[Result]) -> str:
+    """On how many texts each was tried, if it were not the same for all; empty otherwise."""
+    tried = {(result.tune.n_rows, result.held_out.n_rows) for result in results}
+    if len(tried) < 2:
+        return ""
+    kinds = [("prompts", results[0]), ("the head", results[-1])]
+    told = [f"{name} {result.tune.n_rows:,} and {result.held_out.n_rows:,}" for name, result in kinds]
+    return f"texts of the two parts: {', '.join(told)}; below they are compared on the same ones"
+
+
+def choice_lines(tune: Duel, held_out: Duel) -> Iterator[str]:
+    """Which of the best prompt and the head is kept and why, and whether the held-out part confirms it.
 
     Args:
-        head: its answers are for ``head_truth``.
-        prompt: its answers are for ``prompt_truth``.
-        head_truth: the whole held-out part.
-        prompt_truth: the texts of it that prompts were tried on.
+        tune: the head, on texts that it had not seen, against the prompt: by this one is kept.
+        held_out: the same on held-out texts; without any, nothing is said of them.
     """
-    places = {text: place for place, text in enumerate(head_truth.texts)}
-    rows = [places[text] for text in prompt_truth.texts]
-    paired = compare(
-        right_rows(head.held_out_answers[rows], prompt_truth.truth),
-        right_rows(prompt.held_out_answers, prompt_truth.truth),
-    )
+    head_kept = tune.first_wins
+    facts = f"right on {tune.first:,} of {tune.n:,} tune texts it had not seen"
+    if head_kept:
+        yield f"head kept: {facts}, the best prompt on {tune.second:,}"
+    else:
+        yield f"prompt kept: right on {tune.second:,} of {tune.n:,} tune texts; the head is {facts}"
+    if not held_out.n:
+        return
     facts = (
-        f"on {len(rows):,} held-out texts the head alone is right {paired.gained} times, the best prompt alone "
-        f"{paired.lost} times (p = {paired.p_value:.2g})"
+        f"on {held_out.n:,} held-out texts the head is right on {held_out.first:,}, the best prompt on "
+        f"{held_out.second:,} (p = {held_out.p_value:.2g})"
     )
-    if paired.is_better:
-        return f"{facts}: the head is better"
-    if paired.is_worse:
-        return f"{facts}: the head is worse than the prompt"
-    if paired.gained > paired.lost:
-        return f"{facts}: the head seems better, but so few texts cannot tell"
-    return f"{facts}: the head is no better than the prompt"
+    if held_out.first_wins == head_kept and held_out.p_value < SIGNIFICANT:
+        yield f"{facts}: the {'head' if head_kept else 'prompt'} is better"
+    elif not head_kept:
+        yield f"{facts}: " + (
+            "they do not confirm this; label more rows" if held_out.first_wins else "the head is no better"
+        )
+    elif held_out.first_wins:
+        yield f"{facts}: the head seems better, but too few to confirm it; label more rows"
+    else:
+        yield f"{facts}: they do not confirm that the head is better; label more rows"
 
 
 def _line(result: Result, width: int) -> str:
