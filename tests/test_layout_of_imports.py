@@ -86,6 +86,7 @@ ORDER = [
     "command.manifest",
     "command.output_folder",
     "command.store",
+    "command.calibrate",
     "command.load",
     "command.one_file",
     "command.checked_file",
