@@ -1,7 +1,7 @@
 """From a ``Task`` to the text of a task file that reads back as the same task.
 
 The comments are those of ``tasks/tickets.toml``: every paragraph there explains the key or the table in it, and its
-comment stands here over the value of the task. A table that a task has no use for stays as the example it is there.
+comment stands here over the value of the task. A table that a task has no use for is an example in a comment.
 """
 
 import re
@@ -41,8 +41,9 @@ def task_to_toml(task: Task, folder: Path | None = None) -> str:
             parts.append("\n".join([comment, *(_line(key, settings[key]) for key in keys)]))
         elif table[1] in tables:
             parts.append(comment.partition("\n#\n")[0] + "\n" + tables[table[1]])
-        else:
-            parts.append(paragraph)
+        else:  # as an example, which does not count
+            shown = paragraph.removeprefix(comment).strip("\n").splitlines()
+            parts.append("\n".join([comment, *(["#"] if shown else []), *(f"# {line}" for line in shown)]))
     toml = "\n\n".join(parts) + "\n"
     try:
         toml.encode()
