@@ -180,9 +180,11 @@ def judge(sample: Sample, model: Model) -> Verdict:
     stage = sample.stage
     engine = SingleEngine(model, stage.encoder.prefix_ids, stage.scorer.readout)
     again = [stage.scorer.scores(engine.score(bucket))[0] for bucket in sample.buckets]
-    # the prior of batch calibration is made of the run's own scores, which are what is judged
-    contextual = stage.task.calibration == "contextual"
-    prior = contextual_prior(replace(stage, engine=engine)) if contextual else stage.prior
+    prior = np.zeros(len(stage.task.labels))
+    if stage.task.calibration == "contextual":
+        prior = contextual_prior(replace(stage, engine=engine))
+    if stage.task.calibration == "batch":  # made of the run's own scores, which are what is judged
+        prior = stage.prior
     shape = (len(sample.rows), len(stage.task.labels))
     ours, alone = np.reshape(sample.scores, shape) - stage.prior, np.reshape(again, shape) - prior
     tolerance = TOLERANCE[model.dtype]
