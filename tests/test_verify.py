@@ -126,7 +126,10 @@ def test_a_wrong_engine_fails_with_the_rows(kind: type[PackedEngine], stage: Sta
 
 def test_a_wrong_calibration_fails(stage: Stage, model: Any) -> None:
     """The prior is measured by the run's engine, so the reference path must measure its own."""
-    skewed = dataclasses.replace(stage, prior=np.array([-9.0, 0.0, 0.0]))
+    sound = observed(stage, numbered(20), 5)
+    usual = int(np.argmax(sound.scores[0] - stage.prior))
+    judge(sound, model).check(5)
+    skewed = dataclasses.replace(stage, prior=np.where(np.arange(3) == (usual + 1) % 3, -50.0, 0.0))
     with pytest.raises(GateError):
         judge(observed(skewed, numbered(20), 5), model).check(5)
 
