@@ -818,7 +818,7 @@ def test_a_fault_is_one_line_without_words_of_a_row(
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70
-    assert said.lines[-2].startswith("internal error: KeyError at stage.py:")
+    assert said.lines[-2].startswith("internal error: KeyError at passes.py:")
     assert said.lines[-1].startswith("hint: run again with --debug")
     assert SECRET not in said.stderr + (tmp_path / "m.json").read_text()
     assert names_in(tmp_path) == ["in.parquet", "m.json"]
@@ -1083,9 +1083,9 @@ def test_a_context_too_small_for_the_prompt_is_named_and_not_a_flag(
 ) -> None:
     folder = tmp_path / "short"
     tokenizer = tiny_tokenizer()
-    tiny_model(tokenizer=tokenizer, max_position_embeddings=64).lm.save_pretrained(folder)
+    tiny_model(tokenizer=tokenizer, max_position_embeddings=32).lm.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    assert_refused(classify(tickets, output, "--model", folder), 2, f"the context of model {str(folder)!r} (64, ")
+    assert_refused(classify(tickets, output, "--model", folder), 2, f"the context of model {str(folder)!r} (32, ")
 
 
 def test_room_for_the_longest_label_is_not_taken_from_the_text(
@@ -1093,7 +1093,8 @@ def test_room_for_the_longest_label_is_not_taken_from_the_text(
 ) -> None:
     """A label of 2,000 tokens left four for prompt and text together, and every text was labelled as an ellipsis."""
     label = "qzj " * 505 + "x"
-    assert_refused(classify(tickets, output, "--labels", f"a,{label}"), 2, "leaves no room for text")
+    said = classify(tickets, output, "--labels", f"a,{label}", "--scoring", "sequence")
+    assert_refused(said, 2, "leaves no room for text")
 
 
 def test_metrics_never_replace_what_is_no_file(
