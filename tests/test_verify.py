@@ -39,7 +39,9 @@ def observed(stage: Stage, texts: list[str | None], n_wanted: int, buffer_rows: 
     sample = Sample(n_wanted, len(texts), stage)
     table = pa.table({"text": pa.array(texts, pa.string())})
     batches = buffers(table.to_batches(), buffer_rows, 1 << 30)
-    assert sum(labelled.num_rows for labelled in stage.run(batches, RunStats(), observers=[sample.observe])) == len(texts)
+    assert sum(labelled.num_rows for labelled in stage.run(batches, RunStats(), observers=[sample.observe])) == len(
+        texts
+    )
     return sample
 
 

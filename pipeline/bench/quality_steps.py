@@ -29,6 +29,7 @@ from pipeline.tuning.fit import fit_head
 SHOTS = (4, 10, 24)
 MAX_EXAMPLES = 20  # beyond that, turns with examples are a prefix of thousands of tokens
 N_ORDERS = 5
+FEW_ORDERS = 2  # of many labels
 LIST = " Answer with exactly one of: {labels}."
 LIST_WITH_DESCRIPTIONS = " Answer with exactly one of: {descriptions}."
 
@@ -91,12 +92,19 @@ class Measuring:
     known: dict[str, Scored] = field(default_factory=dict)
 
     def prompt_steps(self) -> Iterator[Step]:
-        """The one-sentence prompt, and what is added to it until it is the default task; then examples."""
+        """The one-sentence prompt, and what is added to it until it is the default task; then examples.
+
+        With many labels the joint probability of each takes hundreds of tokens a row: it is measured once.
+        """
         task = default = self.subset.task
-        for name, task in prompts(default):
+        many = len(default.labels) > MAX_EXAMPLES
+        sentence, *others = prompts(default)
+        for name, task in [sentence] if many else [sentence, *others]:
             yield self._step(name, task, "none")
-        yield self._step("  + contextual calibration", task, "contextual")
-        yield self._step("  + batch calibration", task, "batch")
+        if not many:
+            yield self._step("  + contextual calibration", task, "contextual")
+            yield self._step("  + batch calibration", task, "batch")
+        _, task = others[-1]
         task = replace(task, scoring="constrained")
         yield self._step("+ constrained scoring", task, "none")
         yield self._step("  + contextual calibration", task, "contextual")
@@ -107,7 +115,7 @@ class Measuring:
         yield self._step("  + batch calibration", task, "batch")
         scorer = self.score("the default task", default).stage.scorer
         yield self._step(f"**default task** ({scorer.name}, {default.calibration})", default, default.calibration)
-        if len(default.labels) <= MAX_EXAMPLES:
+        if not many:
             examples = tuple(self.subset.shots(1).select("text", "label").iter_rows())
             yield self._step(
                 "default task + one example a label", replace(default, examples=examples), default.calibration
@@ -144,7 +152,7 @@ class Measuring:
             task = replace(task, system=_opening(task) + LIST_WITH_DESCRIPTIONS)
         usual = np.array(task.label_names)[self.score("the usual order", task).decisions(task.calibration)]
         changes = []
-        for number in range(N_ORDERS):
+        for number in range(N_ORDERS if len(task.labels) <= MAX_EXAMPLES else FEW_ORDERS):
             shuffled = replace(task, labels=tuple(task.labels[at] for at in rng.permutation(len(task.labels))))
             decisions = self.score(f"label order {number + 1}", shuffled).decisions(task.calibration)
             changes.append(float((np.array(shuffled.label_names)[decisions] != usual).mean()))
