@@ -191,7 +191,8 @@ class Run:
         input_state = existing_state(file.input)  # before it is read: a change meanwhile will show
         with ParquetSource(file.input, limit=options.limit) as source:
             task, fields = bind_schema(stage.task, self.settings, source.schema)
-            stage = calibrated(replace(stage, task=task), file.input, options, report, self._progress)
+            # not shown as a step: the bar of all files stands there already
+            stage = calibrated(replace(stage, task=task), file.input, options, report, "none")
             with (
                 folder_of(file.output, locate(options.output)),
                 ParquetSink(file.output, source.layout, fields, overwrite=options.overwrite) as sink,
