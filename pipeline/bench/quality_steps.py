@@ -94,14 +94,17 @@ class Measuring:
     def prompt_steps(self) -> Iterator[Step]:
         """The one-sentence prompt, and what is added to it until it is the default task; then examples.
 
-        With many labels the joint probability of each takes hundreds of tokens a row: it is measured once.
+        With many labels the joint probability of each takes hundreds of tokens a row: all is scored constrained.
         """
         task = default = self.subset.task
         many = len(default.labels) > MAX_EXAMPLES
         sentence, *others = prompts(default)
-        for name, task in [sentence] if many else [sentence, *others]:
-            yield self._step(name, task, "none")
-        if not many:
+        if many:
+            name, task = sentence
+            yield self._step(f"{name}, but constrained", replace(task, scoring="constrained"), "none")
+        else:
+            for name, task in [sentence, *others]:
+                yield self._step(name, task, "none")
             yield self._step("  + contextual calibration", task, "contextual")
             yield self._step("  + batch calibration", task, "batch")
         _, task = others[-1]
