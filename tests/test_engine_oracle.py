@@ -372,7 +372,7 @@ def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
 def test_the_longest_prompt_and_the_longest_label_fit_the_models_context_together(engine):
     """A prompt as long as the context left no position for the label behind it, and GPT-2 failed midway."""
     model = tiny_model("gpt2", tokenizer=tiny_tokenizer("chatml"), n_positions=256)
-    task = replace(builtin_task(), scoring="sequence", labels=(("a longer label", ""), ("a", "")))
+    task = replace(builtin_task(), scoring="sequence", labels=(("a longer label", ""), ("a", "")), answers=())
     stage = build_stage(task, model, Settings(engine=engine))
     texts = stage.encoder.encode(pl.DataFrame({"text": ["x" * n + "\tx" * 200 for n in range(4)]}))
     assert texts["truncated"].all()

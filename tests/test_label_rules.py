@@ -113,8 +113,13 @@ def assert_same(out: pl.DataFrame, expected: pl.DataFrame, what: str) -> None:
 def test_every_row_has_the_labels_it_would_get_alone(rule: Rule) -> None:
     """--verify scores every text again on the reference path, and fails on another label."""
     out = rule.run("--verify", 100)
-    labels = out["label"].explode() if out["label"].dtype == pl.List else out["label"]
-    assert labels.drop_nulls().n_unique() > 1, "a test on one label alone shows nothing"
+    # a classifier's tokenizer is trained anew, and not the same each time: its model may like one label best everywhere
+    assert len({round(score, 3) for score in flat(out["score"])}) > 10, (
+        "a test on rows that are all alike shows nothing"
+    )
+    if rule.model.name != "classifier":
+        labels = out["label"].explode() if out["label"].dtype == pl.List else out["label"]
+        assert labels.drop_nulls().n_unique() > 1, "a test on one label alone shows nothing"
     blank = out.filter(pl.col("text").is_null() | (pl.col("text").str.strip_chars() == ""))
     assert blank["label"].null_count() == len(blank) == 2
     assert (blank["status"] == "blank").all()
