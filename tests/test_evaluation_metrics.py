@@ -7,7 +7,6 @@ from pipeline.evaluation.confusion import cells_of_sets, codes_of, confusion_mat
 from pipeline.evaluation.coverage import coverage_curve, points_at
 from pipeline.evaluation.metrics import (
     accuracy_interval,
-    compare_paired,
     expected_calibration_error,
     macro_f1,
     macro_f1_interval,
@@ -70,30 +69,6 @@ def test_the_interval_of_macro_f1_is_that_of_resampled_rows() -> None:
 def test_labels_outside_the_list_are_wrong_answers_of_no_label() -> None:
     assert codes_of(["b", "x", None], ["a", "b"]).tolist() == [1, -1, -1]
     assert confusion_matrix(np.array([0, 1, -1]), np.array([0, -1, 1]), 2).tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
-
-
-def test_a_paired_comparison_looks_at_rows_that_only_one_way_gets_right() -> None:
-    # McNemar exact with 1 against 9 rows: 2 * (1 + 10) / 2**10
-    first = [True] * 41 + [False] * 9
-    second = [True] * 40 + [False] + [True] * 9
-    comparison = compare_paired(first, second)
-    assert (comparison.only_first, comparison.only_second, comparison.n) == (1, 9, 50)
-    assert comparison.p_value == pytest.approx(22 / 1024)
-    assert comparison.second_is_better
-    assert comparison.second - comparison.first == pytest.approx(0.16)
-    assert 0 < comparison.low < 0.16 < comparison.high
-    assert not compare_paired(second, first).second_is_better
-
-
-def test_two_ways_that_agree_are_equally_good() -> None:
-    comparison = compare_paired([True, False], [True, False])
-    assert comparison.p_value == 1 and not comparison.second_is_better
-    assert (comparison.low, comparison.high) == (0, 0)
-
-
-def test_only_the_same_rows_are_paired() -> None:
-    with pytest.raises(ValueError, match="2 and 1 rows cannot be paired"):
-        compare_paired([True, False], [True])
 
 
 def test_calibration_error_is_the_mean_distance_of_accuracy_and_score() -> None:

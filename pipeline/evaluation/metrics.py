@@ -11,7 +11,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest
 from sklearn.metrics import f1_score
 
 from pipeline.evaluation.confusion import (
@@ -22,40 +21,9 @@ from pipeline.evaluation.confusion import (
     codes_of,
     confusion_matrix,
     macro_f1_bounds,
-    percentile_bounds,
 )
 
 N_BINS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """Two ways to label the same rows.
-
-    Attributes:
-        n: rows.
-        first: accuracy of the first way.
-        second: accuracy of the second way.
-        low: lower bound of ``second - first``.
-        high: upper bound.
-        only_first: rows that only the first way gets right.
-        only_second: rows that only the second way gets right.
-        p_value: how likely so uneven a split of those rows is if both ways are equally good.
-    """
-
-    n: int
-    first: float
-    second: float
-    low: float
-    high: float
-    only_first: int
-    only_second: int
-    p_value: float
-
-    @property
-    def second_is_better(self) -> bool:
-        """Whether the second way is better beyond chance, at 5 %."""
-        return self.second > self.first and self.p_value < 1 - LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,42 +76,6 @@ def macro_f1_interval(
     """95 % interval of ``macro_f1``: percentile bootstrap over rows, see ``confusion.macro_f1_bounds``."""
     matrix = confusion_matrix(codes_of(truth, labels), codes_of(predicted, labels), len(labels))
     return macro_f1_bounds(cells_of_matrix(matrix), n_resamples=n_resamples, seed=seed)
-
-
-def compare_paired(
-    first_right: ArrayLike, second_right: ArrayLike, *, n_resamples: int = 10_000, seed: int = SEED
-) -> PairedComparison:
-    """Whether one way to label is better than another, on the same rows.
-
-    The p-value is that of McNemar's exact test, two-sided; the interval is a percentile bootstrap over rows.
-
-    Args:
-        first_right: (n,) whether the first way gets a row right.
-        second_right: (n,) the same for the second way.
-        n_resamples: of the bootstrap.
-        seed: of the bootstrap.
-
-    Raises:
-        ValueError: there are no rows, or not the same number of them.
-    """
-    first, second = np.asarray(first_right, bool), np.asarray(second_right, bool)
-    if first.shape != second.shape or not first.size:
-        raise ValueError(f"{first.size} and {second.size} rows cannot be paired")
-    n, only_first, only_second = first.size, int((first & ~second).sum()), int((second & ~first).sum())
-    n_uneven = only_first + only_second
-    shares = np.array([only_first, only_second, n - n_uneven]) / n
-    drawn = np.random.default_rng(seed).multinomial(n, shares, n_resamples)
-    low, high = percentile_bounds((drawn[:, 1] - drawn[:, 0]) / n)
-    return PairedComparison(
-        n=n,
-        first=float(first.mean()),
-        second=float(second.mean()),
-        low=low,
-        high=high,
-        only_first=only_first,
-        only_second=only_second,
-        p_value=float(binomtest(only_second, n_uneven).pvalue) if n_uneven else 1.0,
-    )
 
 
 def expected_calibration_error(correct: ArrayLike, score: ArrayLike, n_bins: int = N_BINS) -> float:
