@@ -150,7 +150,7 @@ OWNERS = {
     ),
     "rich": ("command.progress", "command.summary", "classify", "evaluation.text"),
     "sklearn": ("evaluation", "tuning.fit", "tuning.sampling"),
-    "scipy": ("tuning.measure",),
+    "scipy": ("evaluation", "tuning.measure"),
     "matplotlib": ("evaluation.pictures",),
     "sqlite3": ("label_store", "stored_scores"),
     "ray": (),
