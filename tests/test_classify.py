@@ -810,11 +810,11 @@ def test_an_error_names_the_variable_that_holds_the_value(
 def test_a_fault_is_one_line_without_words_of_a_row(
     classify: CommandLine, tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: PackedEngine, bucket: Any) -> None:
+    def fail(*_: Any) -> None:
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.passes.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.passes.score_bucket", fail)
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70
