@@ -22,8 +22,8 @@ from pipeline.buckets import Bucket
 from pipeline.build import build_stage
 from pipeline.continuations import build_tree, first_token_tree
 from pipeline.engine import attention, packed
-from pipeline.engine.layout import PackedLayout, pack
 from pipeline.engine.fused import FusedEngine
+from pipeline.engine.layout import PackedLayout, pack
 from pipeline.engine.load import load_model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
