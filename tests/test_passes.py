@@ -179,7 +179,7 @@ def test_buckets_that_wait_behind_a_fault_are_not_scored(monkeypatch: pytest.Mon
     monkeypatch.setattr(passes, "ThreadPoolExecutor", Pool)
     with pytest.raises(Gone):
         list(score_in_order(Sums(2, fails_at_0), numbered(30), RunStats()))
-    assert sorted(started) == [0, 1, 2], "two workers: one went on to the third bucket before the fault was seen"
+    assert {0} <= {*started} <= {0, 1, 2}, "of two workers, one may go on to the third bucket before the fault is seen"
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten"])
