@@ -9,9 +9,9 @@ Qwen2, Qwen3). Another model is refused; whether this code is right for one is c
 ``choose_engine``, as for every engine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,11 @@ class Linear:
 
     weight: Tensor
     bias: Tensor | None
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers it gives a token."""
+        return len(self.weight)
 
     def into(self, out: Tensor, inputs: Tensor) -> Tensor:
         """Write (N, out) for inputs (N, in)."""
@@ -54,6 +59,17 @@ class Norm:
         return F.rms_norm(states, (len(self.weight),), self.weight, self.eps)
 
 
+class Projection(Protocol):
+    """A linear layer that takes its inputs in the form that the norm before it gives them."""
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers it gives a token."""
+
+    def into(self, out: Tensor, inputs: Any) -> Tensor:
+        """Write (N, out) for N tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer; ``qkv`` gives a token's queries, keys and values behind each other.
@@ -62,6 +78,7 @@ class Layer:
         window: how many of the most recent tokens a token sees, None for all.
         scaling: factor on the attention scores.
         query_norm: over each head's queries, None for none (Qwen3 has one); ``key_norm`` likewise.
+        mlp_norm: a ``Norm``, or what gives its result in another form, which ``gate`` and ``up`` then take.
     """
 
     attention_norm: Norm
@@ -69,9 +86,9 @@ class Layer:
     query_norm: Norm | None
     key_norm: Norm | None
     output: Linear
-    mlp_norm: Norm
-    gate: Linear
-    up: Linear
+    mlp_norm: Callable[[Tensor], Any]
+    gate: Projection
+    up: Projection
     down: Linear
     activation: nn.Module
     window: int | None

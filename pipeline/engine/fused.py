@@ -5,8 +5,9 @@ product; products are added to the residual stream as they are computed; a pass 
 memory for every step; attention never sees padding; and the last layer works only on the tokens that are read.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -95,6 +96,17 @@ class FusedEngine:
         )
         self._head = label_head(model, readout) if isinstance(readout, ContinuationTree) else None
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What a pass goes through."""
+        return self._decoder.layers
+
+    def with_layers(self, layers: Sequence[Layer]) -> "FusedEngine":
+        """The same engine with other layers; the prefix's keys and values stay."""
+        other = copy.copy(self)
+        other._decoder = replace(self._decoder, layers=tuple(layers))
+        return other
+
     @torch.inference_mode()
     def score(self, bucket: Bucket) -> NDArray[np.float32]:
         """What the readout says of a bucket's R rows, (R, K)."""
@@ -118,7 +130,7 @@ class FusedEngine:
         first, last = decoder.layers[0], len(decoder.layers) - 1
         qkv = states.new_empty(len(states), len(first.qkv.weight))
         attended = states.new_empty(len(states), decoder.n_heads, decoder.head_dim)
-        gate = states.new_empty(len(states), len(first.gate.weight))
+        gate = states.new_empty(len(states), first.gate.n_outputs)
         up = torch.empty_like(gate)
         for number, layer in enumerate(decoder.layers):
             queries, keys, values = decoder.queries_keys_values(layer, states, qkv, angles)
