@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 from pipeline.buckets import Bucket, cut_buckets
 from pipeline.classes import class_scorer
 from pipeline.continuations import ContinuationTree
-from pipeline.engine.budget import default_batch_tokens
+from pipeline.engine.budget import CPU_TOKENS, default_batch_tokens
+from pipeline.engine.fused import FusedEngine
+from pipeline.engine.int8 import SMOOTHING_TEXTS, quantized, why_not_int8
 from pipeline.engine.model import Model
-from pipeline.engine.select import choose_engine
+from pipeline.engine.select import Engine, choose_engine
 from pipeline.errors import UsageError
 from pipeline.fingerprint import label_fingerprint, prompt_fingerprint, score_fingerprint
 from pipeline.head import FIT_AGAIN, head_scorer, load_head
 from pipeline.label_store import LabelStore
-from pipeline.passes import run_passes
+from pipeline.passes import read_texts
 from pipeline.plain_prompt import build_classifier_encoder
 from pipeline.prompt import PROBES, PromptEncoder, build_encoder
-from pipeline.readout import HiddenStates
+from pipeline.readout import HiddenStates, Readout
 from pipeline.scoring import CONTENT_FREE, Scorer, choose_scorer, label_prior, yes_no_scorer
-from pipeline.settings import DEFAULT_MAX_TOKENS, Settings
+from pipeline.settings import DEFAULT_MAX_TOKENS, UNQUANTIZED, Settings
 from pipeline.stage import MAX_LISTED, Stage
 from pipeline.stats import RunStats
 from pipeline.stored_scores import StoredScores
@@ -44,7 +46,8 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         The stage. The prior of batch calibration is still zeros: see ``with_batch_prior``.
 
     Raises:
-        UsageError: prompt, labels and limits do not go together for this model, or the task's head is not for it.
+        UsageError: prompt, labels and limits do not go together for this model, or the task's head is not for it, or
+            the model cannot be quantized.
         ModelError: the model cannot be used.
     """
     encoder = _encoder(task, model, settings)
@@ -53,18 +56,20 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
     # behind the longest prompt there must be room for the longest label
     n_label = max(scorer.readout.depths, default=0) if isinstance(scorer.readout, ContinuationTree) else 0
     encoder = _within_context(encoder, model, n_label)
-    scores_by = score_fingerprint(prompt_by, task, encoder, scorer)
+    scores_by = score_fingerprint(prompt_by, task, encoder, scorer, settings.quantize)
+    engine, unquantized = _engine(model, settings, encoder, scorer.readout)
     stage = Stage(
         task=task,
         settings=settings,
         encoder=encoder,
         scorer=scorer,
-        engine=choose_engine(settings.engine, model, encoder.prefix_ids, scorer.readout, _probe(encoder)),
+        engine=engine,
         prior=np.zeros(len(task.labels)),
         max_batch_tokens=settings.max_batch_tokens or default_batch_tokens(model, encoder.max_tokens),
         prompt_fingerprint=prompt_by,
         score_fingerprint=scores_by,
         fingerprint=label_fingerprint(scores_by, task),
+        unquantized=unquantized,
     )
     return replace(stage, prior=contextual_prior(stage)) if task.calibration == "contextual" else stage
 
@@ -77,15 +82,10 @@ def hidden_states(task: Task, model: Model, settings: Settings, texts: Sequence[
         ModelError: as ``build_stage``.
     """
     encoder = _within_context(_encoder(task, model, settings), model, 0)
-    engine = choose_engine(settings.engine, model, encoder.prefix_ids, HiddenStates(), _probe(encoder))
+    engine, _ = _engine(model, settings, encoder, HiddenStates())
     encoded = encoder.encode(pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}))
     budget = settings.max_batch_tokens or default_batch_tokens(model, encoder.max_tokens)
-    states = None
-    for rows, raw in run_passes(engine, encoded, RunStats(), max_batch_tokens=budget, n_nodes=0):
-        states = np.empty((len(encoded), raw.shape[1]), dtype=np.float32) if states is None else states
-        states[rows] = raw
-    assert states is not None, "no texts"
-    return states
+    return read_texts(engine, encoded, RunStats(), max_batch_tokens=budget, n_nodes=0)
 
 
 def with_store(stage: Stage, model: Model, store: LabelStore) -> Stage:
@@ -170,6 +170,18 @@ def _within_context(encoder: PromptEncoder, model: Model, n_label: int) -> Promp
         return encoder
     context = f"the context of model {model.name!r} ({model.max_context}, {n_label} of them for the longest label)"
     return encoder.limited(model.max_context - n_label, context=context)
+
+
+def _engine(model: Model, settings: Settings, encoder: PromptEncoder, readout: Readout) -> tuple[Engine, Engine | None]:
+    """The engine, and if it is quantized the one it was made from, which agrees with the reference path."""
+    engine = choose_engine(settings.engine, model, encoder.prefix_ids, readout, _probe(encoder))
+    if settings.quantize == "none":
+        return engine, None
+    if (reason := why_not_int8(model)) or not isinstance(engine, FusedEngine):
+        reason = reason or "the fused engine does not agree with the reference path"
+        raise UsageError(f"--quantize {settings.quantize} is not for model {model.name!r}: {reason}", UNQUANTIZED)
+    texts = encoder.encode(pl.DataFrame({"text": SMOOTHING_TEXTS}))
+    return quantized(engine, cut_buckets(texts, max_batch_tokens=CPU_TOKENS, extra_tokens=readout.n_nodes)), engine
 
 
 def _probe(encoder: PromptEncoder) -> Bucket:

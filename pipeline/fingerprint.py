@@ -7,10 +7,13 @@ from typing import Any
 
 from pipeline.prompt import PromptEncoder
 from pipeline.scoring import Scorer
+from pipeline.settings import Quantize
 from pipeline.task import Task
 
 # Raise it when the same inputs give other scores than before.
 METHOD_VERSION = 3
+# Likewise, of what is quantized.
+QUANTIZE_VERSION = 1
 
 
 def prompt_fingerprint(encoder: PromptEncoder, model_digest: str) -> str:
@@ -33,8 +36,10 @@ def prompt_fingerprint(encoder: PromptEncoder, model_digest: str) -> str:
     )
 
 
-def score_fingerprint(prompt_fingerprint: str, task: Task, encoder: PromptEncoder, scorer: Scorer) -> str:
-    """Hex digest of what decides a text's scores: model and prompt, the limit on tokens, labels, scoring.
+def score_fingerprint(
+    prompt_fingerprint: str, task: Task, encoder: PromptEncoder, scorer: Scorer, quantize: Quantize = "none"
+) -> str:
+    """Hex digest of what decides a text's scores: model and prompt, the limit on tokens, labels, scoring, quantization.
 
     The engine, batch sizes and output columns are left out: they change no label. So are calibration and thresholds,
     which are applied to the scores afterwards.
@@ -45,6 +50,7 @@ def score_fingerprint(prompt_fingerprint: str, task: Task, encoder: PromptEncode
             "max_tokens": encoder.max_tokens,
             "labels": task.label_names,
             "scoring": scorer.identity(),
+            **({} if quantize == "none" else {"quantize": [quantize, QUANTIZE_VERSION]}),
         }
     )
 

@@ -21,9 +21,14 @@ MAX_PART_BYTES = 16 << 20
 
 
 class FirstTexts:
-    """Collects texts in the order of the rows, until it has enough."""
+    """Collects texts in the order of the rows, until it has enough.
 
-    def __init__(self) -> None:
+    Args:
+        n_texts: how many are enough.
+    """
+
+    def __init__(self, n_texts: int = N_TEXTS) -> None:
+        self._n_texts = n_texts
         self._texts: dict[str, None] = {}
         self._n_chars = 0
         self._n_rows = 0
@@ -36,7 +41,7 @@ class FirstTexts:
     @property
     def is_full(self) -> bool:
         """Whether no more are needed."""
-        return len(self._texts) == N_TEXTS or self._n_chars >= MAX_CHARS or self._n_rows == MAX_ROWS
+        return len(self._texts) == self._n_texts or self._n_chars >= MAX_CHARS or self._n_rows == MAX_ROWS
 
     def add(self, tables: Iterable[pa.Table], task: Task) -> None:
         """Take from a stream of rows what is needed, and read no further.

@@ -51,6 +51,18 @@ def run_passes(
         yield bucket.rows, raw
 
 
+def read_texts(
+    engine: Engine, texts: pl.DataFrame, stats: RunStats, *, max_batch_tokens: int, n_nodes: int
+) -> NDArray[np.float32]:
+    """The (n, K) numbers that the engine reads of n encoded texts, at least one; the arguments are ``run_passes``'."""
+    read = None
+    for rows, raw in run_passes(engine, texts, stats, max_batch_tokens=max_batch_tokens, n_nodes=n_nodes):
+        read = np.empty((len(texts), raw.shape[1]), dtype=np.float32) if read is None else read
+        read[rows] = raw
+    assert read is not None, "no texts"
+    return read
+
+
 def score_in_order(
     engine: Engine, buckets: Iterable[Bucket], stats: RunStats
 ) -> Iterator[tuple[Bucket, NDArray[np.float32]]]:

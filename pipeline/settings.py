@@ -7,8 +7,11 @@ from pipeline.errors import UsageError
 
 Overlong = Literal["truncate", "null", "fail"]
 EngineKind = Literal["auto", "fused", "packed", "padded", "single"]
+Quantize = Literal["none", "int8"]
 
 DEFAULT_MAX_TOKENS = 2048
+# The way out of what ``quantize`` cannot do.
+UNQUANTIZED = "leave --quantize as it is: none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Settings:
         max_tokens: most tokens of a whole prompt; None for 2048, or the model's context if smaller.
         overlong: what becomes of longer prompts: cut in the middle, a null label, or the end of the run.
         engine: see ``choose_engine``.
+        quantize: ``int8`` computes half of the products in whole numbers of 8 bits, which changes some labels.
         buffer_rows: most rows in a buffer.
         max_batch_tokens: most padded tokens in one forward pass; None for the device's default.
     """
@@ -32,6 +36,7 @@ class Settings:
     max_tokens: int | None = None
     overlong: Overlong = "truncate"
     engine: EngineKind = "auto"
+    quantize: Quantize = "none"
     buffer_rows: int = 8192
     max_batch_tokens: int | None = None
 
@@ -46,9 +51,15 @@ class Settings:
         for flag, choice, choices in (
             ("--overlong", self.overlong, get_args(Overlong)),
             ("--engine", self.engine, get_args(EngineKind)),
+            ("--quantize", self.quantize, get_args(Quantize)),
         ):
             if choice not in choices:
                 raise UsageError(f"{flag} {choice!r}: must be one of {', '.join(choices)}")
+        if self.quantize != "none" and self.engine not in ("auto", "fused"):
+            raise UsageError(
+                f"--quantize {self.quantize} and --engine {self.engine} exclude each other: only the fused engine can",
+                UNQUANTIZED,
+            )
         columns = [c for c in (self.label_column, self.score_column, self.status_column) if c is not None]
         if "" in columns:
             raise UsageError(

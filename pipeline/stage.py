@@ -55,6 +55,7 @@ class Stage:
         score_fingerprint: hash of all that decides a text's scores.
         fingerprint: hash of all that decides its label.
         store: scores that are known already, and where new ones are kept; None for none.
+        unquantized: the engine that a quantized one was made from; None if the engine is not quantized.
     """
 
     task: Task
@@ -68,6 +69,7 @@ class Stage:
     score_fingerprint: str
     fingerprint: str
     store: StoredScores | None = None
+    unquantized: Engine | None = None
 
     def run(
         self, buffers: Iterable[pa.Table], stats: RunStats, *, observers: Sequence[Observe] = ()

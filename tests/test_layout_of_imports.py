@@ -53,6 +53,7 @@ ORDER = [
     "engine.packed",
     "engine.decoder",
     "engine.fused",
+    "engine.int8",
     "engine.select",
     "engine.embedded",
     "engine.load",
@@ -71,6 +72,7 @@ ORDER = [
     "passes",
     "stage",
     "build",
+    "agreement",
     "first_texts",
     "explain",
     # what is built on the stage
@@ -93,6 +95,7 @@ ORDER = [
     "command.output_folder",
     "command.store",
     "command.calibrate",
+    "command.agree",
     "command.load",
     "command.one_file",
     "command.checked_file",

@@ -40,7 +40,7 @@ def calibrated(stage: "Stage", place: Location, options: Options, report: Report
     from pipeline.build import with_batch_prior
     from pipeline.first_texts import FEW_TEXTS
 
-    texts, stats = _first_texts(place, stage.task, options), report.stats
+    texts, stats = first_texts(place, stage.task, options), report.stats
     if len(texts) < FEW_TEXTS:
         log.warning(
             "batch calibration of %s on only %d distinct texts: labels that are frequent among them are held down; "
@@ -58,14 +58,25 @@ def fingerprinted(stage: "Stage", place: Location, options: Options) -> "Stage":
         return stage
     from pipeline.fingerprint import label_fingerprint
 
-    texts = _first_texts(place, stage.task, options)
+    texts = first_texts(place, stage.task, options)
     return replace(stage, fingerprint=label_fingerprint(stage.score_fingerprint, stage.task, texts))
 
 
-def _first_texts(place: Location, task: Task, options: Options) -> list[str]:
-    from pipeline.first_texts import MAX_PART_BYTES, FirstTexts
+def first_texts(place: Location, task: Task, options: Options, n_texts: int | None = None) -> list[str]:
+    """The first distinct texts of a file.
 
-    first = FirstTexts()
+    Args:
+        place: of the file.
+        task: bound to it.
+        options: of the command line.
+        n_texts: how many; None for as many as batch calibration wants.
+
+    Raises:
+        PipelineError: the file cannot be read.
+    """
+    from pipeline.first_texts import MAX_PART_BYTES, N_TEXTS, FirstTexts
+
+    first = FirstTexts(n_texts or N_TEXTS)
     with ParquetSource(place, limit=options.limit) as source:
         first.add(buffers(source.batches(), options.buffer_rows, MAX_PART_BYTES), task)
     return first.texts

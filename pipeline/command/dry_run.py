@@ -76,6 +76,7 @@ def _facts(
         ("adds", ", ".join(f"{field.name} ({field.type})" for field in fields)),
         ("output", output),
         ("model", f"{options.model} (not loaded: a dry run cannot tell whether it is there and fits)"),
+        *([] if options.quantize == "none" else [("quantize", options.quantize)]),
         ("scoring", _scoring(task)),
         ("calibration", "none" if task.head is not None else task.calibration),
     ]

@@ -6,6 +6,7 @@ about the form of a value names whichever of the two holds it; one about its mea
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -75,6 +76,16 @@ def row_limit(value: str | RowLimit) -> RowLimit:
     if share != text and re.fullmatch(r"\d+(\.\d+)?", share, re.ASCII) and Fraction(share) <= 100:
         return RowLimit(Fraction(share), is_share=True)
     raise typer.BadParameter(f"{text!r} is neither a whole number of rows nor a percentage like 0.5%")
+
+
+def share(value: str | float) -> float:
+    """Read a share: a number from 0 to 1, or a percentage; a flag's default passes through here too."""
+    text = str(value)
+    with suppress(ValueError):
+        read = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 <= read <= 1:
+            return read
+    raise typer.BadParameter(f"{text!r} is neither a number from 0 to 1 nor a percentage like 95%")
 
 
 def number(text: str) -> float:

@@ -51,6 +51,8 @@ def load_stage(
         if store is not None:
             stage = with_store(stage, model, store)
     report.facts = facts = run_facts(stage, model)
-    log.info("model %(model)s on %(device)s in %(dtype)s, %(engine)s engine", facts, extra={"fields": facts})
+    quantized = "" if settings.quantize == "none" else f", half of the products in {settings.quantize}"
+    shown = f"model %(model)s on %(device)s in %(dtype)s, %(engine)s engine{quantized}"
+    log.info(shown, facts, extra={"fields": facts})
     signals.check()
     return stage, model

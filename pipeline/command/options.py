@@ -13,9 +13,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.command.flags import RowLimit, column_names, count, count_or_auto, flag, number, row_limit, usage_error
+from pipeline.command.flags import (
+    RowLimit,
+    column_names,
+    count,
+    count_or_auto,
+    flag,
+    number,
+    row_limit,
+    share,
+    usage_error,
+)
 from pipeline.errors import UsageError
-from pipeline.settings import DEFAULT_MAX_TOKENS, EngineKind, Overlong, Settings
+from pipeline.settings import DEFAULT_MAX_TOKENS, UNQUANTIZED, EngineKind, Overlong, Quantize, Settings
 from pipeline.task import Calibration, Mode, Scoring, Task
 from pipeline.task_file import builtin_task, load_task
 from pipeline.version import PROGRAM, installed_version
@@ -193,6 +203,14 @@ class Options:
             metavar="ENGINE",
         ),
     ] = "auto"
+    quantize: Annotated[
+        Quantize,
+        flag(
+            "quantize",
+            "Speed",
+            "Compute half of the products in int8, which is faster and changes some labels; see --min-agreement.",
+        ),
+    ] = "none"
     buffer_rows: Annotated[
         int, flag("buffer-rows", "Speed", "Most rows in memory at a time.", metavar="N", parser=count)
     ] = 8192
@@ -234,6 +252,16 @@ class Options:
             parser=row_limit,
         ),
     ] = RowLimit(Fraction(0))  # noqa: RUF009  (frozen)
+    min_agreement: Annotated[
+        float,
+        flag(
+            "min-agreement",
+            "Safety",
+            "With --quantize: end the run if fewer of the first texts get the label that float32 gives them.",
+            metavar="P",
+            parser=share,
+        ),
+    ] = 0.95
     overwrite: Annotated[bool, flag("overwrite", "Safety", "Replace OUTPUT, or files in it, if it exists.")] = False
     verify: Annotated[
         int | None,
@@ -319,6 +347,7 @@ class Options:
             max_tokens=self.max_tokens,
             overlong=self.overlong,
             engine=self.engine,
+            quantize=self.quantize,
             buffer_rows=self.buffer_rows,
             max_batch_tokens=self.max_batch_tokens,
         )
@@ -333,6 +362,20 @@ class Options:
             raise UsageError(
                 "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
             )
+        if self.quantize != "none" and self.verify is not None:
+            raise UsageError(
+                f"--verify {self.verify} and --quantize {self.quantize} exclude each other: labels need not be "
+                "those of the reference path",
+                "leave --verify out; --min-agreement says how many must be the same",
+            )
+        if self.quantize != "none":
+            for flag_name, value in (("--device", self.device), ("--dtype", self.dtype)):
+                if value not in ("auto", "cpu", "float32"):
+                    raise UsageError(
+                        f"--quantize {self.quantize} and {flag_name} {value} exclude each other: it is for float32 "
+                        "on a CPU",
+                        UNQUANTIZED,
+                    )
         if self.explain is not None and self.dry_run:
             raise UsageError(
                 f"--explain {self.explain} and --dry-run exclude each other: a dry run loads no model",

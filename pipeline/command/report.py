@@ -19,6 +19,7 @@ from pipeline.stats import RunStats
 from pipeline.version import PROGRAM, installed_version
 
 if TYPE_CHECKING:
+    from pipeline.agreement import Agreement
     from pipeline.engine.model import Model
     from pipeline.stage import Stage
     from pipeline.verify import Verdict
@@ -40,6 +41,7 @@ class Report:
         files: how many were ``done``, ``skipped``, ``failed``; None when INPUT is one file.
         failures: of files: ``input``, ``exit_code``, ``error``.
         verdict: of ``--verify``.
+        agreement: of a quantized model with float32.
         n_explained: texts that ``--explain`` has shown.
         exit_code: of the process.
         error: why it is not 0.
@@ -54,6 +56,7 @@ class Report:
     files: Counter[str] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
     verdict: "Verdict | None" = None
+    agreement: "Agreement | None" = None
     n_explained: int = 0
     exit_code: int = 0
     error: str | None = None
@@ -90,6 +93,7 @@ class Report:
             "rows_per_second": round(self.rows_per_second, 3),
             "tokens_per_second": round(self.tokens_per_second, 1),
             "peak_rss_mib": round(peak_rss_mib(), 1),
+            "agreement": _finite(asdict(self.agreement)) if self.agreement else None,
             "verify": _finite(asdict(self.verdict)) if self.verdict else None,
         }
 
@@ -119,6 +123,7 @@ def run_facts(stage: "Stage", model: "Model") -> dict[str, Any]:
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "engine": stage.engine.name,
+        "quantize": stage.settings.quantize,
         "task": stage.task.name,
         "labels": list(stage.task.label_names),
         "text_columns": list(stage.task.columns),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.command.agree import check_agreement
 from pipeline.command.calibrate import calibrated, fingerprinted
 from pipeline.command.checked_file import CheckedFile, FileChecks, check_may_be_written
 from pipeline.command.dry_run import plan, plan_of_files
@@ -95,6 +96,7 @@ class Run:
                 log.info("text from %s", _text(task.columns))
                 with self._store(journal_of(output.scratch)) as store:
                     stage, model = self._load(task, store)
+                    self._check_agreement(stage, [(locate(options.input), task)])
                     stage = calibrated(stage, locate(options.input), options, report, self._progress)
                     report.facts = run_facts(stage, model)
                     file = OneFile(source, sink, stage, model, options, report, self.signals)
@@ -177,6 +179,7 @@ class Run:
             failed = {failure["input"] for failure in report.failures}
             return sum(file.num_rows for file in files if file.input.name not in failed)
 
+        self._check_agreement(stage, [(file.input, file.task) for file in files])
         with show_progress(self._progress, report.stats, expected_rows):
             for file, n_verify in zip(files, shares, strict=True):
                 self.signals.check()
@@ -206,6 +209,10 @@ class Run:
                     one.commit(manifest.begin(file.name, input_state, recipe_of(stage, options.limit)))
                     manifest.finish(file.name, state_of(file.output))
                     self._count("done")
+
+    def _check_agreement(self, stage: "Stage", inputs: Sequence[tuple[Location, Task]]) -> None:
+        check_agreement(stage, inputs, self.options, self.report, self._progress)
+        self.signals.check()
 
     @contextmanager
     def _failures_of(self, place: Location) -> Iterator[None]:

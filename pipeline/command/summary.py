@@ -20,6 +20,7 @@ STATUS_MEANINGS = {
 }
 PHASE_MEANINGS = {
     "load": "loading and checking the model",
+    "agreement": "comparing int8 with float32",
     "model": "model",
     "write": "writing",
     "verify": "checking against one text at a time",
@@ -45,6 +46,7 @@ def summary(report: Report, *, bars: bool) -> list[Text]:
         *_under("not ok", _statuses(report)),
         *_under("texts", _texts(report)),
         ("tokens", f"{stats.fed_tokens:,}", _speed(report)),
+        *_under("int8", _agreement(report)),
         *_under("verified", _verified(report)),
         ("memory", f"{peak_rss_mib():,.0f}", "MiB at most"),
         *_under("time", _phases(report)),
@@ -109,6 +111,12 @@ def _statuses(report: Report) -> Iterator[tuple[str, str]]:
 
 def _speed(report: Report) -> str:
     return f"{report.tokens_per_second:,.0f} tokens/s, padding {percent(report.stats.padding_share)}"
+
+
+def _agreement(report: Report) -> Iterator[tuple[str, str]]:
+    if (agreement := report.agreement) is not None:
+        meaning = f"of {agreement.n_texts} texts decided as by float32 (balanced)"
+        yield percent(agreement.balanced), f"{meaning}, logits within {agreement.largest_difference:.2g}"
 
 
 def _verified(report: Report) -> Iterator[tuple[str, str]]:
