@@ -4,7 +4,9 @@ Knows nothing of labels, of stores and of where the texts come from.
 """
 
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import polars as pl
@@ -13,9 +15,13 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket, cut_buckets
 from pipeline.engine.select import Engine
+from pipeline.engine.workers import use_one_thread
 from pipeline.stats import RunStats
 
 log = logging.getLogger(__name__)
+
+# Smaller passes than this waste more than a worker without work does.
+MIN_BATCH_TOKENS = 128
 
 
 def run_passes(
@@ -33,12 +39,11 @@ def run_passes(
     Yields:
         Of each pass: which R of the texts it held, and the (R, K) numbers that the engine read of them.
     """
-    for bucket in cut_buckets(texts, max_batch_tokens=max_batch_tokens, extra_tokens=n_nodes):
-        raw = score_bucket(engine, bucket, stats)
-        # in the padding of its neighbours, which has no weight, a row that is not finite is not nothing
-        poisoned = np.flatnonzero(~np.isfinite(raw).all(axis=1)).tolist() if len(bucket.rows) > 1 else []
-        for place in poisoned:
-            raw[place] = score_bucket(engine, bucket.alone(place), stats)[0]
+    n_tokens = int(texts["n_tokens"].sum()) + len(texts) * n_nodes
+    # a few texts are dealt out to all workers, too
+    share = max(MIN_BATCH_TOKENS, n_tokens // engine.workers)
+    buckets = cut_buckets(texts, max_batch_tokens=min(max_batch_tokens, share), extra_tokens=n_nodes)
+    for bucket, raw in score_in_order(engine, buckets, stats):
         stats.buckets += 1
         stats.texts += len(bucket.rows)
         stats.fed_tokens += len(bucket.token_ids) + len(bucket.rows) * n_nodes
@@ -46,23 +51,80 @@ def run_passes(
         yield bucket.rows, raw
 
 
-def score_bucket(engine: Engine, bucket: Bucket, stats: RunStats) -> NDArray[np.float32]:
-    """What the engine reads of a bucket, (R, K); one that does not fit in memory is split until it does.
+def score_in_order(
+    engine: Engine, buckets: Iterable[Bucket], stats: RunStats
+) -> Iterator[tuple[Bucket, NDArray[np.float32]]]:
+    """Score buckets, as many at once as the engine allows.
+
+    Args:
+        engine: what it reads is given back.
+        buckets: taken as they are needed.
+        stats: splits are added to it.
+
+    Yields:
+        Each bucket, in order, and the (R, K) numbers that the engine read of its rows.
+
+    Raises:
+        RuntimeError: a single row does not fit in memory.
+    """
+    if engine.workers == 1:
+        for bucket in buckets:
+            yield bucket, _counted(score_rows(engine, bucket), stats)
+        return
+    waiting: deque[tuple[Bucket, Future[tuple[NDArray[np.float32], int]]]] = deque()
+    with ThreadPoolExecutor(engine.workers, initializer=use_one_thread) as pool:
+        try:
+            for bucket in buckets:
+                waiting.append((bucket, pool.submit(score_rows, engine, bucket)))
+                # one more than is worked on, so that no worker waits for the reader of the results
+                if len(waiting) > 2 * engine.workers:
+                    done, result = waiting.popleft()
+                    yield done, _counted(result.result(), stats)
+            while waiting:
+                done, result = waiting.popleft()
+                yield done, _counted(result.result(), stats)
+        finally:
+            for _, result in waiting:
+                result.cancel()
+
+
+def score_rows(engine: Engine, bucket: Bucket) -> tuple[NDArray[np.float32], int]:
+    """What the engine reads of a bucket, (R, K), and how many times a pass was split to fit in memory.
+
+    Raises:
+        RuntimeError: a single row does not fit.
+    """
+    raw, n_splits = score_bucket(engine, bucket)
+    # in the padding of its neighbours, which has no weight, a row that is not finite is not nothing
+    poisoned = np.flatnonzero(~np.isfinite(raw).all(axis=1)).tolist() if len(bucket.rows) > 1 else []
+    for place in poisoned:
+        raw[place] = score_bucket(engine, bucket.alone(place))[0][0]
+    return raw, n_splits
+
+
+def score_bucket(engine: Engine, bucket: Bucket) -> tuple[NDArray[np.float32], int]:
+    """What the engine reads of a bucket, (R, K), in one pass or in the splits, counted, that it takes to fit in memory.
 
     Raises:
         RuntimeError: a single row does not fit.
     """
     try:
-        return engine.score(bucket)
+        return engine.score(bucket), 0
     except (RuntimeError, MemoryError) as error:
         if len(bucket.rows) == 1 or not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
             raise
-        if not stats.splits:
-            log.warning(
-                "out of memory in a pass of %d rows: such passes are split; a smaller --max-batch-tokens avoids it",
-                len(bucket.rows),
-            )
-        stats.splits += 1
     # outside the handler, so that the failed pass's tensors are free
     clear_device_cache(garbage_collection=True)
-    return np.concatenate([score_bucket(engine, half, stats) for half in bucket.split()])
+    halves = [score_bucket(engine, half) for half in bucket.split()]
+    return np.concatenate([raw for raw, _ in halves]), 1 + sum(n_splits for _, n_splits in halves)
+
+
+def _counted(result: tuple[NDArray[np.float32], int], stats: RunStats) -> NDArray[np.float32]:
+    raw, n_splits = result
+    if n_splits and not stats.splits:
+        log.warning(
+            "out of memory in a pass of %d rows: such passes are split; a smaller --max-batch-tokens avoids it",
+            len(raw),
+        )
+    stats.splits += n_splits
+    return raw

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from pipeline.errors import UsageError
 
 Overlong = Literal["truncate", "null", "fail"]
-EngineKind = Literal["auto", "packed", "padded", "single"]
+EngineKind = Literal["auto", "fused", "packed", "padded", "single"]
 
 DEFAULT_MAX_TOKENS = 2048
 

@@ -540,7 +540,7 @@ def test_pickled_weights_need_a_flag(classify: CommandLine, tickets: Path, outpu
     assert classify(tickets, output, "--model", folder, "--trust-remote-code").exit_code == 0
 
 
-@pytest.mark.parametrize("engine", ["packed", "padded", "single"])
+@pytest.mark.parametrize("engine", ["fused", "packed", "padded", "single"])
 def test_the_engine_asked_for_runs(
     engine: str, classify: CommandLine, tickets: Path, output: Path, tmp_path: Path
 ) -> None:

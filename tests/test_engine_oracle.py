@@ -279,7 +279,7 @@ def test_auto_packs_every_family_that_can_be_packed(family, caplog):
     assert warnings_of(caplog) == []
 
 
-@pytest.mark.parametrize("kind", ["packed", "padded", "single"])
+@pytest.mark.parametrize("kind", ["fused", "packed", "padded", "single"])
 def test_the_engine_asked_for_is_the_engine_given(kind):
     assert choose_engine(kind, cached_model("llama"), PREFIX, TREES["sequence"], PROBE).name == kind
 
@@ -368,7 +368,7 @@ def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
     assert_same(engine.score(long_rows), reference(model, tree, long_rows), f"{config}, {engine.name}")
 
 
-@pytest.mark.parametrize("engine", ["packed", "padded", "single"])
+@pytest.mark.parametrize("engine", ["fused", "packed", "padded", "single"])
 def test_the_longest_prompt_and_the_longest_label_fit_the_models_context_together(engine):
     """A prompt as long as the context left no position for the label behind it, and GPT-2 failed midway."""
     model = tiny_model("gpt2", tokenizer=tiny_tokenizer("chatml"), n_positions=256)

@@ -219,7 +219,7 @@ def test_rows_without_finite_scores_fail_alone(stage: Stage) -> None:
     assert out["label"].to_pylist()[::2] == healthy["label"].to_pylist()[::2]
 
 
-@pytest.mark.parametrize("engine", ["packed", "padded"])
+@pytest.mark.parametrize("engine", ["fused", "packed", "padded"])
 def test_a_row_without_finite_scores_does_not_spoil_those_in_its_pass(model: Any, engine: Any) -> None:
     """Where a short row is padded with tokens of others, those have weight 0, and 0 times infinity is no number."""
     sick = tiny_model("llama", tokenizer=tiny_tokenizer("chatml"))
@@ -282,7 +282,7 @@ def test_calibration_takes_the_favourite_label_down(model: Any) -> None:
     np.testing.assert_allclose((scores - calibrated.prior).mean(axis=0), 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["packed", "padded", "single"])
+@pytest.mark.parametrize("engine", ["fused", "packed", "padded", "single"])
 def test_all_engines_give_the_same_output(model: Any, engine: Any) -> None:
     table = pa.table({"text": tickets(25)})
     expected = run(build_stage(task(), model, ALL_COLUMNS), table)

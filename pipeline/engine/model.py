@@ -1,5 +1,6 @@
 """A language model in memory, and what every engine asks of it: prefix states, final states, edge scores."""
 
+import copy
 import hashlib
 import inspect
 import json
@@ -111,6 +112,12 @@ class Model:
             raise ValueError(f"layers of kind {', '.join(sorted(others))}")
         window = getattr(self._config, "sliding_window", None) or None
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def copy_sharing_weights(lm: Any) -> Any:
+    """A copy of a transformers model with modules and a configuration of its own, and the very same weights."""
+    weights = [*lm.parameters(), *lm.buffers()]
+    return copy.deepcopy(lm, {id(tensor): tensor for tensor in weights})
 
 
 @torch.inference_mode()

@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree
 from pipeline.engine.model import Model, class_logits, edge_scores, final_states, joined_states, prefix_states
+from pipeline.engine.workers import n_workers
 from pipeline.readout import ClassLogits, Readout
 
 
@@ -60,6 +61,7 @@ class PaddedEngine:
     ) -> None:
         if not (model.is_causal or isinstance(readout, ClassLogits)):
             raise ValueError(f"{type(model.lm).__name__} gives nothing but its classes")
+        self.workers = n_workers(model.device)
         self._model = model
         self._prefix_ids = np.asarray(prefix_ids, dtype=np.int64)
         self._readout = readout

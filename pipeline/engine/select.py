@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree, part_of_tree
+from pipeline.engine.fused import FusedEngine, why_not_fused
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
@@ -27,9 +28,15 @@ MAX_CHECKED_LABELS = 8
 
 
 class Engine(Protocol):
-    """Reads the rows of a bucket; all engines give the same numbers, up to rounding."""
+    """Reads the rows of a bucket; all engines give the same numbers, up to rounding.
+
+    Attributes:
+        name: what ``--engine`` calls it.
+        workers: how many threads may call ``score`` at once; each of several must ``use_one_thread``.
+    """
 
     name: str
+    workers: int
 
     def score(self, bucket: Bucket) -> NDArray[np.float32]:
         """What the readout says of a bucket's R rows, (R, K)."""
@@ -37,14 +44,19 @@ class Engine(Protocol):
 
 
 Build = Callable[[Model, tuple[int, ...], Readout], Engine]
-ENGINES: dict[str, Build] = {"packed": PackedEngine, "padded": PaddedEngine, "single": SingleEngine}
+ENGINES: dict[str, Build] = {
+    "fused": FusedEngine,
+    "packed": PackedEngine,
+    "padded": PaddedEngine,
+    "single": SingleEngine,
+}
 
 
 def choose_engine(kind: str, model: Model, prefix_ids: tuple[int, ...], readout: Readout, probe: Bucket) -> Engine:
     """The engine asked for, or with ``auto`` the fastest that agrees with the reference path on the probe rows.
 
     Args:
-        kind: ``auto``, ``packed``, ``padded`` or ``single``.
+        kind: ``auto``, ``fused``, ``packed``, ``padded`` or ``single``.
         model: the loaded model.
         prefix_ids: tokens common to every prompt.
         readout: what is read of a row.
@@ -61,7 +73,7 @@ def choose_engine(kind: str, model: Model, prefix_ids: tuple[int, ...], readout:
     if kind == "single":  # checked only for running at all
         return SingleEngine(model, prefix_ids, readout)
     scale = max(1.0, float(np.abs(expected).max())) if isinstance(readout, HiddenStates) else 1.0
-    fast = ("packed", "padded") if model.is_causal else ("padded",)
+    fast = _candidates(model)
     for name in fast if kind == "auto" else (kind,):
         try:
             difference = float(np.abs(ENGINES[name](model, prefix_ids, checked).score(probe) - expected).max())
@@ -75,6 +87,13 @@ def choose_engine(kind: str, model: Model, prefix_ids: tuple[int, ...], readout:
             raise ModelError(f"the {name} engine does not fit model {model.name!r}: {fault}", hint)
         log.warning("the %s engine does not fit model %r, trying a slower one: %s", name, model.name, fault)
     return SingleEngine(model, prefix_ids, readout)
+
+
+def _candidates(model: Model) -> tuple[str, ...]:
+    """The engines made for such a model, fastest first."""
+    if not model.is_causal:
+        return ("padded",)
+    return ("packed", "padded") if why_not_fused(model) else ("fused", "packed", "padded")
 
 
 def _reason(error: Exception) -> str:

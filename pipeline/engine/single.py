@@ -23,6 +23,7 @@ class SingleEngine:
     """
 
     name = "single"
+    workers = 1
 
     def __init__(self, model: Model, prefix_ids: tuple[int, ...], readout: Readout) -> None:
         self._model = model
