@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree
+from pipeline.engine.fused import FusedEngine
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
@@ -102,6 +103,7 @@ WAYS = (
     Way("padded buckets", PaddedEngine, bucketed),
     Way("padded buckets + shared prefix", PaddedEngine, bucketed, shares_prefix=True),
     Way("packed + shared prefix", PackedEngine, bucketed, shares_prefix=True),
+    Way("fused + shared prefix", FusedEngine, bucketed, shares_prefix=True),
 )
 
 
