@@ -96,7 +96,9 @@ def _line_writer(rng: Rng) -> Callable[[str], str]:
     def write(truth: str) -> str:
         situation = next(decks[truth])
         subject, ask = pick(rng, situation.subjects), pick(rng, situation.ask)
-        line = pick(rng, (pick(rng, situation.open), subject, f"{subject}. {ask}", f"{subject} - {ask[0].lower() + ask[1:]}"))
+        line = pick(
+            rng, (pick(rng, situation.open), subject, f"{subject}. {ask}", f"{subject} - {ask[0].lower() + ask[1:]}")
+        )
         return fill(line, draw_facts(rng, *_who_and_when(rng)))
 
     return write

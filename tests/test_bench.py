@@ -203,7 +203,7 @@ def test_the_ceiling_counts_the_layers_that_every_token_passes() -> None:
     assert flop_of_last_rest(model) == 2 * (32 * 32 + 3 * 48 * 32)
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
-        assert matmul_flops(model, seconds=0.01) > 0
+        assert matmul_flops(model) > 0
         assert torch.get_num_threads() == n_threads
 
 
@@ -211,7 +211,7 @@ def test_it_prints_tables_and_one_line_of_json(
     tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "peak_of_path", lambda arguments: 12.0)
-    arguments = ["--rows", "24", "--turns", "2", "--label-rows", "4", "--model", str(tiny_model_folder)]
+    arguments = ["--rows", "20", "--turns", "2", "--label-rows", "4", "--model", str(tiny_model_folder)]
     files = ["--json", str(tmp_path / "figures.json"), "--plot", str(tmp_path / "picture.svg")]
     assert main([*arguments, *files, "--workload", "seed,short"]) == 0
     lines = capsys.readouterr().out.splitlines()

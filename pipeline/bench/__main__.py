@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"{', '.join(WORKLOADS)}; several with commas (default {','.join(DEFAULT_WORKLOADS)}; headline: mixed)",
     )  # fmt: skip
     parser.add_argument("--rows", type=int, default=600, help="how many of each, at least 20 (default %(default)s)")
-    parser.add_argument("--turns", type=int, default=N_TURNS, help="groups the rows are dealt into (default %(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=N_TURNS, help="groups the rows are dealt into (default %(default)s)"
+    )
     parser.add_argument(
         "--paths", action="append", metavar="NAME",
         help="only these, * and ? allowed, several with commas; the reference always runs (default: all)",
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="embedded", help="embedded, a folder, a GGUF file or a hub name")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"))
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
-    parser.add_argument("--max-batch-tokens", type=int, default=1024, help="tokens of a bucket (default %(default)s)")
+    parser.add_argument("--max-batch-tokens", type=int, help="tokens of a bucket (default: as the stage chooses)")
     parser.add_argument("--label-rows", type=int, help="rows for 3, 10 and 77 labels, 0 for none (default: rows / 5)")
     parser.add_argument(
         "--memory", action=argparse.BooleanOptionalAction, default=True,

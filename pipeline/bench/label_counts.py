@@ -111,9 +111,7 @@ def ratio_of_most_to_fewest(paths: Sequence[LabelPath]) -> dict[str, float]:
     seconds = {(path.name, path.n_labels): path.seconds for path in paths}
     fewest, *_, most = LABEL_COUNTS
     return {
-        path.name: spread(
-            [few / many for few, many in zip(path.seconds, seconds[path.name, most], strict=True)]
-        ).median
+        path.name: spread([few / many for few, many in zip(path.seconds, seconds[path.name, most], strict=True)]).median
         for path in paths
         if path.n_labels == fewest
     }

@@ -1,4 +1,4 @@
-"""The benchmark from loading the model to its figures; tables to stdout as soon as they are known, progress to stderr."""
+"""The benchmark from loading the model to its figures; tables go to stdout as they are known, progress to stderr."""
 
 import argparse
 import os
@@ -23,8 +23,10 @@ from pipeline.bench.time_shares import time_shares
 from pipeline.bench.turns import run_in_turns, spread
 from pipeline.bench.ways import Way, choose_ways
 from pipeline.bench.workload import load_workload
+from pipeline.engine.budget import default_batch_tokens
 from pipeline.engine.load import load_model
 from pipeline.engine.model import Model
+from pipeline.settings import DEFAULT_MAX_TOKENS
 
 HEADLINE = "mixed"
 
@@ -40,13 +42,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     ways = choose_ways(options.paths)
     model = load_model(options.model, device=options.device, dtype=options.dtype)
+    options.max_batch_tokens = options.max_batch_tokens or default_batch_tokens(model, DEFAULT_MAX_TOKENS)
     workloads = [load_workload(name, options.rows, model.tokenizer) for name in options.workload]
     waiting = os.environ.get("OMP_WAIT_POLICY", "as it comes")
     machine = (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {model.device}, "
         f"{str(model.dtype).removeprefix('torch.')}, OMP_WAIT_POLICY {waiting}"
     )
-    _print(f"machine: {machine}; model: {model.name}; {options.max_batch_tokens} tokens a bucket, {options.turns} turns")
+    _print(
+        f"machine: {machine}; model: {model.name}; {options.max_batch_tokens} tokens a bucket, {options.turns} turns"
+    )
     ceilings = {"matmul_gflops": matmul_flops(model) / 1e9, "copy_gb_per_s": copied_bytes_per_s(model) / 1e9}
     _print(*ceiling_lines(ceilings))
     measured = {}

@@ -1,9 +1,9 @@
 """Peak memory of one path, in a process of its own: ``python -m pipeline.bench.memory``, which the benchmark starts.
 
 In one process paths would hide behind each other: memory that one was given and gave back is there for the next, and
-the high-water mark is that of the hungriest so far. A process loads the model, begins a new high-water mark (Linux; else
-loading counts, too), and labels a few rows whole: what it takes then is the model, what an engine keeps beside it, and
-the largest pass. The last line of its output is the peak in MiB. On CUDA it is the device's memory that counts.
+the high-water mark is that of the hungriest so far. A process loads the model, begins a new high-water mark (on Linux; else
+loading counts, too), and labels a few rows: what it takes then is the model, what an engine keeps beside it, and the
+largest pass. The last line of its output is the peak in MiB. On CUDA it is the device's memory that counts.
 """
 
 import argparse
@@ -51,7 +51,6 @@ def _measure(options: argparse.Namespace) -> float:
 
     from pipeline.bench.bound import bind
     from pipeline.bench.paths import build_paths
-    from pipeline.bench.turns import deal
     from pipeline.bench.ways import choose_ways
     from pipeline.bench.workload import load_workload
     from pipeline.command.report import peak_rss_mib

@@ -35,7 +35,9 @@ def draw(file: Path, workload: Mapping[str, Any], about: str) -> None:
         try:
             figure.savefig(file, dpi=150)
         except OSError as error:
-            raise OutputError(f"--plot {str(file)!r} cannot be written: {error.strerror}", "name another file") from None
+            raise OutputError(
+                f"--plot {str(file)!r} cannot be written: {error.strerror}", "name another file"
+            ) from None
 
 
 def _draw_paths(axes: Axes, workload: Mapping[str, Any]) -> None:

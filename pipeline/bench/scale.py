@@ -1,4 +1,4 @@
-"""Whether a row costs the same in a small file and in a large one, and what is not the model: ``python -m pipeline.bench.scale``.
+"""Whether a row costs the same in small files and in large ones: ``python -m pipeline.bench.scale``.
 
 The whole stage, each run in a process of its own: over 1,000, 10,000 and 100,000 short rows with no model and with a
 tiny one, and the same again with all scores known (copy, digest and look-up). Then over long-tailed tickets with a real

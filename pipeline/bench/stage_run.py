@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.engine.model import Model
     from pipeline.stage import Stage
     from pipeline.stats import RunStats
 

@@ -22,7 +22,8 @@ def workload_lines(workload: Mapping[str, Any]) -> Iterator[str]:
     yield f"decisions of the reference: {decided}{right}"
     yield (
         f"tokenizer alone {workload['tokenizer_texts_per_s']:,.0f} texts/s, "
-        f"{workload['tokenizer_tokens_per_s']:,.0f} tokens/s; Parquet copy alone {workload['parquet_rows_per_s']:,.0f} rows/s"
+        f"{workload['tokenizer_tokens_per_s']:,.0f} tokens/s; "
+        f"Parquet copy alone {workload['parquet_rows_per_s']:,.0f} rows/s"
     )
     low, high = workload["ceiling_gflops_spread"]
     yield f"matrix multiplication between the turns: {workload['ceiling_gflops']:.0f} GFLOP/s ({low:.0f} to {high:.0f})"
@@ -31,8 +32,8 @@ def workload_lines(workload: Mapping[str, Any]) -> Iterator[str]:
 def path_lines(paths: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line per path; items/s and ratio with their smallest and largest."""
     yield (
-        f"{'path':32}{'items/s':>9}{'from..to':>15}{'x':>7}{'from..to':>14}{'useful tok/s':>14}{'tokens':>9}{'a row':>8}"
-        f"{'padding':>9}{'ceiling':>9}{'peak MiB':>10}{'agree':>8}{'max diff':>10}"
+        f"{'path':32}{'items/s':>9}{'from..to':>15}{'x':>7}{'from..to':>14}{'useful tok/s':>14}"
+        f"{'tokens':>9}{'a row':>8}{'padding':>9}{'ceiling':>9}{'peak MiB':>10}{'agree':>8}{'max diff':>10}"
     )
     for row in paths:
         peak = "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
@@ -51,7 +52,10 @@ def share_lines(shares: Mapping[str, float], path: str) -> Iterator[str]:
 
 def label_count_lines(figures: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> Iterator[str]:
     """A line per number of labels and way to compare them, then the most against the fewest."""
-    yield f"{'labels':>6} {'scoring':12}{'items/s':>9}{'from..to':>15}{'prefix':>8}{'label tokens/row':>18}{'fed tokens/row':>16}"
+    yield (
+        f"{'labels':>6} {'scoring':12}{'items/s':>9}{'from..to':>15}{'prefix':>8}"
+        f"{'label tokens/row':>18}{'fed tokens/row':>16}"
+    )
     for row in figures:
         yield (
             f"{row['labels']:6} {row['scoring']:12}{row['items_per_s']:9.2f}{_range(row['items_per_s_spread']):>15}"

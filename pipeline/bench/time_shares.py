@@ -50,7 +50,11 @@ def _shares_in_model(path: Path) -> dict[str, float]:
     seconds = {"linear layers": 0.0, "attention": 0.0, "other model work": 0.0}
     for event in profiled.key_averages():
         part = next(
-            (part for part, names in (("linear layers", LINEAR), ("attention", ATTENTION)) if event.key.startswith(names)),
+            (
+                part
+                for part, names in (("linear layers", LINEAR), ("attention", ATTENTION))
+                if event.key.startswith(names)
+            ),
             "other model work",
         )
         seconds[part] += event.self_device_time_total if on_cuda else event.self_cpu_time_total
