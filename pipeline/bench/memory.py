@@ -1,9 +1,9 @@
 """Peak memory of one path, in a process of its own: ``python -m pipeline.bench.memory``, which the benchmark starts.
 
 In one process paths would hide behind each other: memory that one was given and gave back is there for the next, and
-the high-water mark is that of the hungriest so far. A process loads the model, starts a new high-water mark (else
-than on Linux loading counts, too), and labels a few rows: what it takes then is the model, what an engine keeps beside it, and the
-largest pass. The last line of its output is the peak in MiB. On CUDA it is the device's memory that counts.
+the high-water mark is that of the hungriest so far. A process loads the model, starts a new high-water mark (on Linux;
+elsewhere loading counts, too), and labels a few rows: what it takes then is the model, what an engine keeps beside it,
+and the largest pass. The last line of its output is the peak in MiB. On CUDA it is the device's memory that counts.
 """
 
 import argparse
