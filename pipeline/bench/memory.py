@@ -8,6 +8,7 @@ and the largest pass. The last line of its output is the peak in MiB. On CUDA it
 
 import argparse
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def peak_of_path(arguments: Sequence[str]) -> float | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Label a few rows by one path, print the peak in MiB, and return the exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify; nothing is timed here
     parser = argparse.ArgumentParser(prog="python -m pipeline.bench.memory", description=__doc__.split("\n")[0])
     for flag in ("workload", "path", "model", "device", "dtype"):
         parser.add_argument(f"--{flag}", required=True)
