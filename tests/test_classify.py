@@ -755,6 +755,8 @@ def test_every_flag_has_a_variable_and_both_mean_the_same(monkeypatch: pytest.Mo
         "overlong": "null",
         "trust_remote_code": "1",
         "engine": "padded",
+        "quantize": "int8",
+        "min_agreement": "80%",
         "buffer_rows": "7",
         "max_batch_tokens": "8",
         "cache": "c.db",

@@ -362,20 +362,8 @@ class Options:
             raise UsageError(
                 "--progress bar and --log-format json exclude each other: a bar is no JSON", "use --progress log"
             )
-        if self.quantize != "none" and self.verify is not None:
-            raise UsageError(
-                f"--verify {self.verify} and --quantize {self.quantize} exclude each other: labels need not be "
-                "those of the reference path",
-                "leave --verify out; --min-agreement says how many must be the same",
-            )
         if self.quantize != "none":
-            for flag_name, value in (("--device", self.device), ("--dtype", self.dtype)):
-                if value not in ("auto", "cpu", "float32"):
-                    raise UsageError(
-                        f"--quantize {self.quantize} and {flag_name} {value} exclude each other: it is for float32 "
-                        "on a CPU",
-                        UNQUANTIZED,
-                    )
+            self._check_quantize()
         if self.explain is not None and self.dry_run:
             raise UsageError(
                 f"--explain {self.explain} and --dry-run exclude each other: a dry run loads no model",
@@ -400,6 +388,20 @@ class Options:
             if path is not None and path.name.startswith(".") and path.name.endswith(OWN_SUFFIXES):
                 raise UsageError(f"{flag_name} {str(path)!r} is a name of this program's own", "name another file")
             places[f"the file of {flag_name}"] = path
+
+    def _check_quantize(self) -> None:
+        if self.verify is not None:
+            raise UsageError(
+                f"--verify {self.verify} and --quantize {self.quantize} exclude each other: labels need not be those "
+                "of the reference path",
+                "leave --verify out; --min-agreement says how many must be the same",
+            )
+        for flag_name, value in (("--device", self.device), ("--dtype", self.dtype)):
+            if value not in ("auto", "cpu", "float32"):
+                raise UsageError(
+                    f"--quantize {self.quantize} and {flag_name} {value} exclude each other: it is for float32 on CPUs",
+                    UNQUANTIZED,
+                )
 
 
 def parse(arguments: Sequence[str]) -> Options | None:

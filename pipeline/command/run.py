@@ -96,7 +96,7 @@ class Run:
                 log.info("text from %s", _text(task.columns))
                 with self._store(journal_of(output.scratch)) as store:
                     stage, model = self._load(task, store)
-                    self._check_agreement(stage, [(locate(options.input), task)])
+                    check_agreement(stage, [(source.location, task)], options, report, self._progress)
                     stage = calibrated(stage, locate(options.input), options, report, self._progress)
                     report.facts = run_facts(stage, model)
                     file = OneFile(source, sink, stage, model, options, report, self.signals)
@@ -172,14 +172,14 @@ class Run:
     def _label_files(self, files: Sequence[CheckedFile], stage: "Stage", model: "Model", manifest: Manifest) -> None:
         from pipeline.verify import spread
 
-        report, n_wanted = self.report, self.options.verify or 0
+        options, report, n_wanted = self.options, self.report, self.options.verify or 0
         shares = spread(n_wanted, [file.num_rows for file in files])
 
         def expected_rows() -> int:
             failed = {failure["input"] for failure in report.failures}
             return sum(file.num_rows for file in files if file.input.name not in failed)
 
-        self._check_agreement(stage, [(file.input, file.task) for file in files])
+        check_agreement(stage, [(file.input, file.task) for file in files], options, report, self._progress)
         with show_progress(self._progress, report.stats, expected_rows):
             for file, n_verify in zip(files, shares, strict=True):
                 self.signals.check()
@@ -209,10 +209,6 @@ class Run:
                     one.commit(manifest.begin(file.name, input_state, recipe_of(stage, options.limit)))
                     manifest.finish(file.name, state_of(file.output))
                     self._count("done")
-
-    def _check_agreement(self, stage: "Stage", inputs: Sequence[tuple[Location, Task]]) -> None:
-        check_agreement(stage, inputs, self.options, self.report, self._progress)
-        self.signals.check()
 
     @contextmanager
     def _failures_of(self, place: Location) -> Iterator[None]:

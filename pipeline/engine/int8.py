@@ -185,4 +185,5 @@ def why_not_int8(model: Model) -> str | None:
     """Why a model cannot be run in int8, None if it can."""
     if reason := why_not_fused(model):
         return reason
-    return None if torch.backends.mkldnn.is_available() else "this build of torch has no oneDNN"
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return None if has_onednn else "this build of torch has no oneDNN"
