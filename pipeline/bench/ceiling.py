@@ -1,44 +1,115 @@
-"""What the machine can do at best: the model's own matrix multiplications, with nothing in between."""
+"""What the machine can do at best: the model's own matrix multiplications with nothing in between, and memory copies."""
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline.engine.model import Model
 
 N_TOKENS = 1024
-SECONDS = 2.0
+SECONDS = 0.5
+COPIED_BYTES = 128 << 20  # more than any cache holds
 
 
 def linear_shapes(model: Model) -> list[tuple[int, int]]:
     """(out, in) of each linear layer that every token passes; the output matrix is not one of them."""
     head = model.lm.get_output_embeddings()
-    linears = (module for module in model.lm.modules() if isinstance(module, torch.nn.Linear))
-    return [(linear.out_features, linear.in_features) for linear in linears if linear is not head]
+    return _shapes(model.lm, but=(head,))
 
 
 def flop_per_token(model: Model) -> int:
     """Floating-point operations of the linear layers for one token."""
-    return sum(2 * n_out * n_in for n_out, n_in in linear_shapes(model))
+    return _flop(linear_shapes(model))
+
+
+def flop_of_last_rest(model: Model) -> int:
+    """Of these, those of the last layer behind its queries, keys and values, for Llama-shaped models.
+
+    An engine may spend them only on the tokens that are read.
+    """
+    layer = model.lm.base_model.layers[-1]
+    attention = layer.self_attn
+    return _flop(_shapes(layer, but=(attention.q_proj, attention.k_proj, attention.v_proj)))
 
 
 @torch.inference_mode()
-def matmul_flops(model: Model) -> float:
-    """FLOP per second of one token's share of the linear layers, ``N_TOKENS`` at once, each shape at its best."""
+def matmul_flops(model: Model, seconds: float = SECONDS) -> float:
+    """FLOP per second in one token's share of the linear layers, ``N_TOKENS`` at once, each shape at its best.
+
+    On a CPU the better of two ways: all threads on one product, and each on a product of its own. Results go to memory
+    that is there already, so that no page fault is counted.
+
+    Args:
+        model: gives shapes, type and device.
+        seconds: about how long to measure.
+    """
+    n_threads = torch.get_num_threads() if model.device.type == "cpu" else 1
+    ways = 2 if n_threads > 1 else 1
+    together = _token_flops(model, seconds / ways, lambda: None)
+    if ways == 1:
+        return together
+    start = threading.Barrier(n_threads)
+
+    def alone() -> float:
+        torch.set_num_threads(1)  # of this thread
+        with torch.inference_mode():
+            return _token_flops(model, seconds / ways, lambda: [start.wait()])
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        apart = sum(done.result() for done in [pool.submit(alone) for _ in range(n_threads)])
+    torch.set_num_threads(n_threads)
+    return max(together, apart)
+
+
+@torch.inference_mode()
+def copied_bytes_per_s(model: Model, seconds: float = SECONDS) -> float:
+    """Bytes copied per second, read and written once each, from memory to memory of the model's device, at best."""
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=model.device)
+    target = torch.zeros_like(source)
+    return COPIED_BYTES / _best_seconds(lambda: target.copy_(source), model, seconds)
+
+
+def _token_flops(model: Model, seconds: float, ready: Callable[[], Any]) -> float:
+    """FLOP per second of the calling thread, which says it is ready before each shape."""
     shapes = linear_shapes(model)
-    best = {shape: _best_seconds(shape, model) for shape in set(shapes)}
-    return N_TOKENS * flop_per_token(model) / sum(best[shape] for shape in shapes)
+    best: dict[tuple[int, int], float] = {}
+    for shape in dict.fromkeys(shapes):
+        inputs, weight, out = (_random(size, model) for size in ((N_TOKENS, shape[1]), shape, (N_TOKENS, shape[0])))
+        multiply = _product(inputs, weight, out)
+        multiply()
+        ready()
+        best[shape] = _best_seconds(multiply, model, seconds / len(set(shapes)))
+    return N_TOKENS * _flop(shapes) / sum(best[shape] for shape in shapes)
 
 
-def _best_seconds(shape: tuple[int, int], model: Model) -> float:
-    inputs, weight = (
-        torch.randn(size, dtype=model.dtype, device=model.device) for size in ((N_TOKENS, shape[1]), shape)
-    )
-    best, end = float("inf"), time.perf_counter() + SECONDS / len(set(linear_shapes(model)))
-    while time.perf_counter() < end:
+def _product(inputs: Tensor, weight: Tensor, out: Tensor) -> Callable[[], Tensor]:
+    return lambda: torch.mm(inputs, weight.t(), out=out)
+
+
+def _best_seconds(work: Callable[[], Any], model: Model, seconds: float) -> float:
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end or best == float("inf"):
         start = time.perf_counter()
-        torch.nn.functional.linear(inputs, weight)
-        if inputs.is_cuda:
+        work()
+        if model.device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def _random(size: tuple[int, int], model: Model) -> Tensor:
+    return torch.randn(size, dtype=model.dtype, device=model.device)
+
+
+def _shapes(module: Any, but: tuple[Any, ...]) -> list[tuple[int, int]]:
+    linears = (part for part in module.modules() if isinstance(part, torch.nn.Linear))
+    return [(linear.out_features, linear.in_features) for linear in linears if not any(linear is one for one in but)]
+
+
+def _flop(shapes: list[tuple[int, int]]) -> int:
+    return sum(2 * n_out * n_in for n_out, n_in in shapes)

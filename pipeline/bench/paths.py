@@ -1,136 +1,163 @@
-"""The ways to label the workload, from what anyone would write first to the packed engine, and their figures."""
+"""The ways to label a workload, against the clock, and their figures.
+
+Each takes turns over the same rows (see ``turns``): cutting them into passes and the passes themselves are on the
+clock; loading the model, tokenizing, calibration and the shared prefix are not. The first path, one row at a time with
+torch as it comes, is the reference that all others are compared with.
+"""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
-from pipeline.bench.workload import seed_task, seed_tickets
-from pipeline.buckets import Bucket, cut_buckets
-from pipeline.engine.model import Model
-from pipeline.engine.packed import PackedEngine
-from pipeline.engine.padded import PaddedEngine
+from pipeline.bench.bound import Bound
+from pipeline.bench.ceiling import flop_of_last_rest, flop_per_token
+from pipeline.bench.turns import deal, spread
+from pipeline.bench.ways import Job, Way
 from pipeline.engine.select import Engine
-from pipeline.engine.single import SingleEngine
-from pipeline.prompt import build_encoder
-from pipeline.scoring import choose_scorer
+from pipeline.stats import RunStats
 
-BATCH_ROWS = 32  # what a plain loop over batches would take
-N_TURNS = 10
+WARM_UP_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a path did in a turn.
+
+    Attributes:
+        rows: so many.
+        seconds: wall-clock time.
+        computed_tokens: that went through the linear layers, padding included where the engine pads.
+        padding: so many of them.
+        flop: floating-point operations of the linear layers.
+    """
+
+    rows: int
+    seconds: float
+    computed_tokens: int
+    padding: int
+    flop: float
 
 
 @dataclass
 class Path:
-    """One way to label the workload, and what it took.
+    """A way to label one workload, and what it took.
 
     Attributes:
-        name: for the table.
-        engine: scores the buckets.
-        buckets: its passes, in order.
-        scores: (n, labels) first-token logits, filled as it goes.
-        computed_tokens: tokens that go through the linear layers, padding included where the engine pads.
-        useful_tokens: tokens of the rows' whole prompts, the same for every path.
-        seconds: wall-clock time so far.
+        way: itself.
+        engine: reads the rows.
+        bound: the workload.
+        groups: the rows of each turn.
+        max_batch_tokens: most tokens of a bucket.
+        n_threads: of torch, in the thread that calls.
+        raw: (n, E) edge scores, filled as it goes.
+        turns: what it did so far.
     """
 
-    name: str
+    way: Way
     engine: Engine
-    buckets: Sequence[Bucket]
-    scores: NDArray[np.float32]
-    computed_tokens: int
-    useful_tokens: int
-    seconds: float = field(default=0.0)
+    bound: Bound
+    groups: Sequence[NDArray[np.int64]]
+    max_batch_tokens: int
+    n_threads: int
+    raw: NDArray[np.float32]
+    turns: list[Turn] = field(default_factory=list)
 
-    @property
-    def padding_share(self) -> float:
-        """Share of the computed tokens that is padding."""
-        own = sum(len(bucket.token_ids) for bucket in self.buckets)
-        padded = sum(bucket.padded_tokens for bucket in self.buckets)
-        return (padded - own) / self.computed_tokens if self.engine.name == "padded" else 0.0
+    def warm_up(self) -> None:
+        """Read a few rows."""
+        for _ in self.way.passes(self._job(self._frame(self.groups[0][:WARM_UP_ROWS]), RunStats())):
+            pass
 
     def run_turn(self, turn: int) -> None:
-        """Score the buckets of one of ``N_TURNS`` turns against the clock."""
-        first, last = (len(self.buckets) * i // N_TURNS for i in (turn, turn + 1))
+        """Label the rows of a turn as a whole job."""
+        rows, stats = self.groups[turn], RunStats()
+        job = self._job(self._frame(rows), stats)
         start = time.perf_counter()
-        for bucket in self.buckets[first:last]:
-            self.scores[bucket.rows] = self.engine.score(bucket)
-        self.seconds += time.perf_counter() - start
+        for places, raw in self.way.passes(job):
+            self.raw[rows[places]] = raw
+        self.turns.append(self._turn(len(rows), time.perf_counter() - start, stats))
 
-    def figures(self, reference: "Path", flop_per_token: float, ceiling_flops: float) -> dict[str, Any]:
-        """What is reported; ``speedup``, ``agreement`` and ``largest_difference`` are to the reference path."""
-        return {
-            "path": self.name,
-            "items_per_s": len(self.scores) / self.seconds,
-            "speedup": reference.seconds / self.seconds,
-            "useful_tokens_per_s": self.useful_tokens / self.seconds,
-            "computed_tokens": self.computed_tokens,
-            "padding_share": self.padding_share,
-            "ceiling_share": self.computed_tokens * flop_per_token / ceiling_flops / self.seconds,
-            "agreement": float((self.scores.argmax(axis=1) == reference.scores.argmax(axis=1)).mean()),
-            "largest_difference": float(np.abs(self.scores - reference.scores).max()),
-        }
+    def _frame(self, rows: NDArray[np.int64]) -> pl.DataFrame:
+        return (self.bound.behind_prefix if self.way.shares_prefix else self.bound.whole)[rows]
 
+    def _job(self, frame: pl.DataFrame, stats: RunStats) -> Job:
+        # the path before may have left the process with another number
+        torch.set_num_threads(self.n_threads)
+        return Job(self.engine, frame, stats, self.max_batch_tokens, self.bound.scorer.readout.n_nodes)
 
-def build_paths(model: Model, n_rows: int, max_batch_tokens: int) -> list[Path]:
-    """The paths over ``n_rows`` seed tickets, the reference first."""
-    task = seed_task()
-    labels = task.label_names
-    encoder = build_encoder(task, model.tokenizer, max_tokens=min(2048, model.max_context))
-    tree = choose_scorer(task.scoring, labels, encoder.continuations(labels, task.answer)).readout
-    frame = encoder.encode(pl.DataFrame({"text": seed_tickets(n_rows)}))
-    n_tokens = frame["n_tokens"].to_numpy().astype(np.int64)
-    n_prefix = len(encoder.prefix_ids)
-
-    arriving, by_length = np.arange(n_rows), np.argsort(-n_tokens, kind="stable")
-    buckets = list(cut_buckets(frame, max_batch_tokens=max_batch_tokens))
-    context = (model, encoder.prefix_ids, tree)
-    unshared, shared = PaddedEngine(*context, share_prefix=False), PaddedEngine(*context)
-
-    def path(name: str, engine: Engine, batches: Iterable[Bucket], *, shares_prefix: bool = False) -> Path:
-        batches = list(batches)
-        own = sum(b.padded_tokens if engine.name == "padded" else len(b.token_ids) for b in batches)
-        computed = own + (n_prefix if shares_prefix else n_prefix * n_rows)
-        useful = int(n_tokens.sum()) + n_prefix * n_rows
-        return Path(name, engine, batches, np.zeros((n_rows, len(labels)), np.float32), computed, useful)
-
-    return [
-        path("one at a time", SingleEngine(*context), batches_of(1, frame, arriving)),
-        path("batches of 32, arriving order", unshared, batches_of(BATCH_ROWS, frame, arriving)),
-        path("batches of 32, sorted", unshared, batches_of(BATCH_ROWS, frame, by_length)),
-        path("padded buckets", unshared, buckets),
-        path("padded buckets + shared prefix", shared, buckets, shares_prefix=True),
-        path("packed + shared prefix", PackedEngine(*context), buckets, shares_prefix=True),
-    ]
+    def _turn(self, n_rows: int, seconds: float, stats: RunStats) -> Turn:
+        tree, model, name = self.bound.scorer.readout, self.bound.model, self.engine.name
+        # padded and single feed each chain of the tree by itself, and single the prompt with each
+        chains = n_rows * (sum(map(len, tree.paths)) - tree.n_nodes)
+        prompts = stats.fed_tokens - n_rows * tree.n_nodes
+        computed = {
+            "single": stats.fed_tokens + chains + prompts * (len(tree.paths) - 1),
+            "padded": stats.padded_tokens + chains,
+        }.get(name, stats.fed_tokens)
+        flop = float(computed * flop_per_token(model))
+        if name == "fused":
+            flop -= (computed - n_rows * (1 + tree.n_nodes)) * flop_of_last_rest(model)
+        padding = stats.padded_tokens - stats.fed_tokens if name == "padded" else 0
+        return Turn(n_rows, seconds, computed, padding, flop)
 
 
-def batches_of(n_rows: int, frame: pl.DataFrame, order: NDArray[np.int64]) -> Iterator[Bucket]:
-    """Batches of so many rows in the given order, whatever their lengths."""
-    n_shared = int(frame["n_shared"].min())  # type: ignore[arg-type]
-    for start in range(0, len(order), n_rows):
-        rows = order[start : start + n_rows]
-        own = [frame["token_ids"][int(row)].to_numpy().astype(np.int64) for row in rows]
-        yield Bucket(rows, np.concatenate(own), np.array([len(ids) for ids in own]), n_shared)
+def build_paths(
+    ways: Sequence[Way], bound: Bound, n_turns: int, max_batch_tokens: int, say: Callable[[str], None]
+) -> list[Path]:
+    """Paths over a workload; a way that does not fit the model is told and left out.
+
+    Args:
+        ways: the reference first.
+        bound: the workload.
+        n_turns: that its rows are dealt into.
+        max_batch_tokens: most tokens of a bucket.
+        say: told what is left out.
+    """
+    groups, tree, n_rows = deal(bound.n_tokens, n_turns), bound.scorer.readout, len(bound.whole)
+    paths = []
+    for way in ways:
+        try:
+            engine = way.build(bound.model, bound.encoder.prefix_ids if way.shares_prefix else (), tree)
+        except ValueError as error:
+            say(f"left out: {way.name}: {error}")
+            continue
+        raw = np.full((n_rows, len(tree.edges)), np.nan, np.float32)
+        paths.append(Path(way, engine, bound, groups, max_batch_tokens, torch.get_num_threads(), raw))
+    return paths
 
 
-class Timed(Protocol):
-    """What takes turns."""
+def figures(path: Path, reference: Path, ceilings: Sequence[float], peak_mib: float | None) -> dict[str, Any]:
+    """What is reported of a path: medians over the turns, and from the smallest to the largest in ``…_spread``.
 
-    engine: Engine
-    buckets: Sequence[Bucket]
-
-    def run_turn(self, turn: int) -> None:
-        """Do a tenth of the passes against the clock."""
-
-
-def run_in_turns(paths: Sequence[Timed], say: Callable[[str], None]) -> None:
-    """Give each path a tenth of its passes in turn, so that a slow minute of the machine hits them all alike."""
-    for path in paths:
-        path.engine.score(path.buckets[-1])  # warm-up
-    for turn in range(N_TURNS):
-        for path in paths:
-            path.run_turn(turn)
-        say(f"turn {turn + 1} of {N_TURNS}")
+    Args:
+        path: that has had all its turns.
+        reference: another, or itself.
+        ceilings: FLOP per second that the machine reached in each turn.
+        peak_mib: of a process of its own; None if that was not measured.
+    """
+    bound, turns = path.bound, path.turns
+    n_rows, computed = sum(turn.rows for turn in turns), sum(turn.computed_tokens for turn in turns)
+    useful = [int(bound.n_tokens[rows].sum()) for rows in path.groups]
+    by_turn = {
+        "items_per_s": [turn.rows / turn.seconds for turn in turns],
+        "speedup": [its.seconds / turn.seconds for its, turn in zip(reference.turns, turns, strict=True)],
+        "useful_tokens_per_s": [n / turn.seconds for n, turn in zip(useful, turns, strict=True)],
+        "ceiling_share": [turn.flop / flops / turn.seconds for flops, turn in zip(ceilings, turns, strict=True)],
+    }
+    spreads = {name: spread(values) for name, values in by_turn.items()}
+    return {
+        "path": path.way.name,
+        **{name: value.median for name, value in spreads.items()},
+        **{f"{name}_spread": [value.low, value.high] for name, value in spreads.items()},
+        "computed_tokens": computed,
+        "computed_tokens_per_row": computed / n_rows,
+        "padding_share": sum(turn.padding for turn in turns) / computed,
+        "peak_mib": peak_mib,
+        "agreement": float((bound.decisions(path.raw) == bound.decisions(reference.raw)).mean()),
+        "largest_difference": float(np.abs(path.raw - reference.raw).max()),
+    }

@@ -1,8 +1,24 @@
-"""What the benchmark labels: long-tailed tickets that are the same on every machine, under a one-sentence prompt."""
+"""What the benchmark labels, the same on every machine.
+
+``mixed``: long-tailed invented tickets, no text twice, truths equally often, under the built-in task, whose decisions
+are about equally often, too. ``short``: the same of one line. Both are written by the generator of the sample tickets,
+which a checkout has and an installed package has not. ``seed``: long-tailed tickets of random words under the
+one-sentence prompt that anyone would write first, which nearly always gives one and the same label.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from pipeline.errors import UsageError
 from pipeline.task import Task
+from pipeline.task_file import builtin_task
+
+WORKLOADS = ("mixed", "seed", "short")
+DEFAULT_WORKLOADS = ("mixed", "seed")
+FEW_TOKENS, MANY_TOKENS = 10, 20  # of a short text
 
 WORDS = (
     "account access after again agent already amount annual another app appears asked attached bank before billing "
@@ -20,6 +36,53 @@ TROUBLES = (
     "charged twice", "declined", "fee", "limit", "not recognised", "not working", "pending", "reverted", "too late",
     "wrong amount", "wrong rate",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Texts, and what is asked of them.
+
+    Attributes:
+        name: one of ``WORKLOADS``.
+        texts: n of them.
+        truths: (n,) the label that each should get; None where nobody knows.
+        task: scores them.
+    """
+
+    name: str
+    texts: Sequence[str]
+    truths: Sequence[str] | None
+    task: Task
+
+
+def load_workload(name: str, n_rows: int, tokenizer: Any) -> Workload:
+    """The first ``n_rows`` texts of a workload.
+
+    Args:
+        name: one of ``WORKLOADS``.
+        n_rows: how many.
+        tokenizer: of the model, by which a short text is short.
+
+    Raises:
+        UsageError: it is not a workload, or its texts are written by a generator that is not here.
+    """
+    if name == "seed":
+        return Workload(name, seed_tickets(n_rows), None, seed_task())
+    if name not in WORKLOADS:
+        raise UsageError(f"--workload {name!r}: there is no such workload", f"there are {', '.join(WORKLOADS)}")
+    try:
+        from sample_data.workload import mixed_texts, one_line_texts
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--workload {name}: its texts are written by the generator in sample_data, which an installed package lacks",
+            "run from the folder of a checkout, or use --workload seed",
+        ) from error
+
+    def is_short(text: str) -> bool:
+        return FEW_TOKENS <= len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= MANY_TOKENS
+
+    written = mixed_texts(n_rows) if name == "mixed" else one_line_texts(n_rows, fits=is_short)
+    return Workload(name, [text for text, _ in written], [truth for _, truth in written], builtin_task())
 
 
 def seed_tickets(n_rows: int, seed: int = 0) -> list[str]:
