@@ -20,9 +20,9 @@ MAX_POSITIONS = 2048
 
 
 class Llama(nn.Module):
-    """(B, N) tokens behind cached ones to (B, N, L) logits; keys and values come in and go out."""
+    """(B, N) tokens behind cached ones to (B, N, L) logits plus bias; keys and values come in and go out."""
 
-    def __init__(self, lm: Any, label_ids: Sequence[int]) -> None:
+    def __init__(self, lm: Any, label_ids: Sequence[int], bias: Sequence[float]) -> None:
         super().__init__()
         config = lm.config
         biases = [name for name, _ in lm.named_parameters() if name.endswith(".bias")]
@@ -33,6 +33,7 @@ class Llama(nn.Module):
         self.embedding = _constant(lm.model.embed_tokens.weight)
         self.layers = nn.ModuleList(_Layer(layer) for layer in lm.model.layers)
         self.head = _constant((lm.lm_head.weight[list(label_ids)] * lm.model.norm.weight).T)  # (H, L)
+        self.bias = _constant(torch.tensor(bias, dtype=torch.float32))
         cos, sin = lm.model.rotary_emb(self.embedding, torch.arange(MAX_POSITIONS)[None])
         self.cos, self.sin = _constant(cos[0]), _constant(sin[0])  # (MAX_POSITIONS, D)
 
@@ -53,7 +54,7 @@ class Llama(nn.Module):
             value = torch.cat([past_value, self._heads(value, self.n_kv)], dim=2)
             states += [key, value]
             hidden = self._finished(layer, hidden, query, key, value, seen)
-        return (self._normed(hidden) @ self.head, *states)
+        return (self._normed(hidden) @ self.head + self.bias, *states)
 
     def _finished(self, layer: Any, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
         """What a layer makes of its input once queries, keys and values are known."""
@@ -84,7 +85,7 @@ class PrefixedLlama(Llama):
     """(1, N) tokens behind the prefix to (1, L) logits at the last position."""
 
     def __init__(self, lm: Any, prefix_ids: Sequence[int], label_ids: Sequence[int]) -> None:
-        super().__init__(lm, label_ids)
+        super().__init__(lm, label_ids, [0.0] * len(label_ids))
         self.n_prefix = len(prefix_ids)
         cache = lm(torch.tensor([list(prefix_ids)]), use_cache=True).past_key_values
         self.past = [(layer.keys.detach(), layer.values.detach()) for layer in cache.layers]  # (1, KV, P, D)
