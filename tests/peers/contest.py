@@ -29,7 +29,7 @@ class Contestant:
     Attributes:
         peer: which engine.
         setting: how it is configured.
-        turns: an answer for each round: seconds, labels, logits or None.
+        turns: an answer for each round: seconds, cpu_seconds, labels, logits or None.
         peak_mb: most memory held so far.
         failure: why it takes no part any more.
     """

@@ -21,6 +21,7 @@ def _figures(one: Contestant, ours: Contestant | None, reference: Contestant | N
     if one.failure is not None:
         return {**about, "failure": one.failure}
     speeds = [len(turn["labels"]) / turn["seconds"] for turn in one.turns]
+    cpu_seconds = [turn["cpu_seconds"] / len(turn["labels"]) for turn in one.turns]
     ratios, agreement, largest = None, None, None
     if ours is not None:
         ratios = [theirs["seconds"] / turn["seconds"] for theirs, turn in zip(ours.turns, one.turns, strict=True)]
@@ -36,6 +37,7 @@ def _figures(one: Contestant, ours: Contestant | None, reference: Contestant | N
         "items_per_s_by_round": speeds,
         "ratio_to_ours": None if ratios is None else statistics.median(ratios),
         "ratio_to_ours_by_round": ratios,
+        "cpu_s_per_item": statistics.median(cpu_seconds),
         "agreement": agreement,
         "largest_logit_difference": largest,
         "peak_mb": one.peak_mb,
@@ -45,8 +47,8 @@ def _figures(one: Contestant, ours: Contestant | None, reference: Contestant | N
 def table(figures: Sequence[dict[str, Any]], not_installed: Sequence[Peer]) -> Iterator[str]:
     """Lines for people."""
     yield (
-        f"{'engine':20}{'precision':>10}{'items/s':>9}{'min-max':>14}{'x ours':>8}{'agree':>8}{'max diff':>10}"
-        f"{'peak MB':>9}  setting"
+        f"{'engine':20}{'precision':>10}{'items/s':>9}{'min-max':>14}{'x ours':>8}{'CPU s/item':>12}{'agree':>8}"
+        f"{'max diff':>10}{'peak MB':>9}  setting"
     )
     for row in figures:
         start = f"{row['engine']:20}{row['precision']:>10}"
@@ -56,7 +58,7 @@ def table(figures: Sequence[dict[str, Any]], not_installed: Sequence[Peer]) -> I
         speeds = row["items_per_s_by_round"]
         yield (
             f"{start}{row['items_per_s']:9.2f}{f'{min(speeds):.2f}-{max(speeds):.2f}':>14}"
-            f"{_or_dash(row['ratio_to_ours'], '.2f'):>8}{_or_dash(row['agreement'], '.1%'):>8}"
+            f"{_or_dash(row['ratio_to_ours'], '.2f'):>8}{row['cpu_s_per_item']:12.3f}{_or_dash(row['agreement'], '.1%'):>8}"
             f"{_or_dash(row['largest_logit_difference'], '.1e'):>10}{row['peak_mb']:9.0f}  {row['setting']}"
         )
     for peer in not_installed:

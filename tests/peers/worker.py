@@ -38,11 +38,11 @@ def main() -> None:
     say({"setting": engine.setting})
     for line in sys.stdin:
         prompts = work.deals[int(line)]
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         labels, logits = engine.label(prompts)
-        seconds = time.perf_counter() - start
-        logits = None if logits is None else logits.tolist()
-        say({"seconds": seconds, "labels": labels.tolist(), "logits": logits, "peak_mb": peak_mb()})
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        answer = {"labels": labels.tolist(), "logits": None if logits is None else logits.tolist()}
+        say({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_mb": peak_mb(), **answer})
 
 
 def peak_mb() -> float:
