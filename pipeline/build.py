@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.buckets import Bucket, cut_buckets
 from pipeline.classes import class_scorer
 from pipeline.continuations import ContinuationTree
+from pipeline.engine.budget import default_batch_tokens
 from pipeline.engine.model import Model
 from pipeline.engine.select import choose_engine
 from pipeline.errors import UsageError
@@ -29,10 +30,6 @@ from pipeline.stored_scores import StoredScores
 from pipeline.task import Task
 
 log = logging.getLogger(__name__)
-
-# Padded tokens of one pass. On a CPU larger activations fall out of its caches; a GPU is only filled by more.
-MAX_BATCH_TOKENS_CPU = 1024
-MAX_BATCH_TOKENS_ACCELERATOR = 16384
 
 
 def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
@@ -64,7 +61,7 @@ def build_stage(task: Task, model: Model, settings: Settings) -> Stage:
         scorer=scorer,
         engine=choose_engine(settings.engine, model, encoder.prefix_ids, scorer.readout, _probe(encoder)),
         prior=np.zeros(len(task.labels)),
-        max_batch_tokens=_max_batch_tokens(model, settings),
+        max_batch_tokens=settings.max_batch_tokens or default_batch_tokens(model, encoder.max_tokens),
         prompt_fingerprint=prompt_by,
         score_fingerprint=scores_by,
         fingerprint=label_fingerprint(scores_by, task),
@@ -82,7 +79,7 @@ def hidden_states(task: Task, model: Model, settings: Settings, texts: Sequence[
     encoder = _within_context(_encoder(task, model, settings), model, 0)
     engine = choose_engine(settings.engine, model, encoder.prefix_ids, HiddenStates(), _probe(encoder))
     encoded = encoder.encode(pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}))
-    budget = _max_batch_tokens(model, settings)
+    budget = settings.max_batch_tokens or default_batch_tokens(model, encoder.max_tokens)
     states = None
     for rows, raw in run_passes(engine, encoded, RunStats(), max_batch_tokens=budget, n_nodes=0):
         states = np.empty((len(encoded), raw.shape[1]), dtype=np.float32) if states is None else states
@@ -178,8 +175,3 @@ def _within_context(encoder: PromptEncoder, model: Model, n_label: int) -> Promp
 def _probe(encoder: PromptEncoder) -> Bucket:
     (probe, *_) = cut_buckets(encoder.encode(pl.DataFrame({"text": PROBES[:3]})), max_batch_tokens=1 << 20)
     return probe
-
-
-def _max_batch_tokens(model: Model, settings: Settings) -> int:
-    by_device = MAX_BATCH_TOKENS_CPU if model.device.type == "cpu" else MAX_BATCH_TOKENS_ACCELERATOR
-    return settings.max_batch_tokens or by_device

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket, cut_buckets
 from pipeline.engine.select import Engine
-from pipeline.engine.workers import use_one_thread
+from pipeline.engine.workers import default_threads_kept, use_one_thread
 from pipeline.stats import RunStats
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ def run_passes(
     Yields:
         Of each pass: which R of the texts it held, and the (R, K) numbers that the engine read of them.
     """
-    n_tokens = int(texts["n_tokens"].sum()) + len(texts) * n_nodes
-    # a few texts are dealt out to all workers, too
-    share = max(MIN_BATCH_TOKENS, n_tokens // engine.workers)
-    buckets = cut_buckets(texts, max_batch_tokens=min(max_batch_tokens, share), extra_tokens=n_nodes)
+    if engine.workers > 1:  # a few texts are dealt out to all workers, too
+        n_tokens = int(texts["n_tokens"].sum()) + len(texts) * n_nodes
+        max_batch_tokens = min(max_batch_tokens, max(MIN_BATCH_TOKENS, n_tokens // engine.workers))
+    buckets = cut_buckets(texts, max_batch_tokens=max_batch_tokens, extra_tokens=n_nodes)
     for bucket, raw in score_in_order(engine, buckets, stats):
         stats.buckets += 1
         stats.texts += len(bucket.rows)
@@ -72,7 +72,7 @@ def score_in_order(
             yield bucket, _counted(score_rows(engine, bucket), stats)
         return
     waiting: deque[tuple[Bucket, Future[tuple[NDArray[np.float32], int]]]] = deque()
-    with ThreadPoolExecutor(engine.workers, initializer=use_one_thread) as pool:
+    with default_threads_kept(), ThreadPoolExecutor(engine.workers, initializer=use_one_thread) as pool:
         try:
             for bucket in buckets:
                 waiting.append((bucket, pool.submit(score_rows, engine, bucket)))

@@ -81,7 +81,8 @@ class Stage:
 
         Yields:
             Each buffer's rows, in order, with the columns of ``added_fields`` behind their own. Closing this generator
-            ends the other threads. However it ends, the store has all scores of the passes that were finished.
+            ends the other threads. However it ends, the store has the scores of all passes before the first one that
+            was not finished.
 
         Raises:
             GateError: a text is over-long and ``overlong`` is ``fail``.
@@ -134,8 +135,8 @@ class Stage:
 
     def _score_buckets(
         self, texts: pl.DataFrame, stats: RunStats
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Pass by pass, which of the texts it held, and their scores."""
+    ) -> Generator[tuple[NDArray[np.int64], NDArray[np.float32]], None, None]:
+        """Pass by pass, which of the texts it held, and their scores; closing it ends the engine's threads."""
         passes = run_passes(
             self.engine,
             texts,
@@ -177,12 +178,13 @@ class Stage:
         fresh: list[NDArray[np.int64]] = []
         kept_at = time.monotonic()
         try:
-            for rows, scores in self._score_buckets(unscored, stats):
-                prepared.scores[text_ids[rows]] = scores
-                fresh.append(text_ids[rows])
-                if time.monotonic() - kept_at > KEEP_SECONDS:
-                    self._keep(prepared, fresh)
-                    fresh, kept_at = [], time.monotonic()
+            with closing(self._score_buckets(unscored, stats)) as passes:
+                for rows, scores in passes:
+                    prepared.scores[text_ids[rows]] = scores
+                    fresh.append(text_ids[rows])
+                    if time.monotonic() - kept_at > KEEP_SECONDS:
+                        self._keep(prepared, fresh)
+                        fresh, kept_at = [], time.monotonic()
         finally:
             self._keep(prepared, fresh)
 

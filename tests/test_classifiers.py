@@ -1,4 +1,4 @@
-"""Models with a head for classes: packed = padded = single = plain transformers, for decoders and encoders."""
+"""Models with a head for classes: fused = packed = padded = single = plain transformers, for decoders and encoders."""
 
 import logging
 from functools import cache
@@ -29,12 +29,14 @@ from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
 from tests.engines import (
     EXACT,
+    LLAMA_SHAPED,
     N_SHARED,
     N_TOKENS,
     PREFIX,
     WRONG,
     assert_same,
     bucket_of,
+    fast_engines,
     largest,
     own_tokens,
     pick,
@@ -71,17 +73,16 @@ def test_the_reference_path_is_what_plain_transformers_says(family):
 
 @pytest.mark.parametrize("n_shared", N_SHARED)
 @pytest.mark.parametrize("family", CLASSIFIERS)
-def test_packed_and_padded_agree_with_one_row_at_a_time(family, n_shared):
+def test_every_engine_agrees_with_one_row_at_a_time(family, n_shared):
     model, bucket = cached_classifier(family), bucket_of(N_TOKENS, n_shared)
     expected = reference(model, LOGITS, bucket)
-    assert_same(PaddedEngine(model, PREFIX, LOGITS).score(bucket), expected, f"padded {family}")
-    if family in DECODERS:
-        assert_same(PackedEngine(model, PREFIX, LOGITS).score(bucket), expected, f"packed {family}")
+    for build in fast_engines(family) if family in DECODERS else [PaddedEngine]:
+        assert_same(build(model, PREFIX, LOGITS).score(bucket), expected, f"{build.name} {family}")
 
 
 @settings(max_examples=20)
 @given(
-    family=st.sampled_from(["llama", "gemma3", "gpt2", "roberta", "modernbert"]),
+    family=st.sampled_from(["llama", "mistral", "qwen2", "gemma3", "gpt2", "roberta", "modernbert"]),
     n_tokens=st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5),
     n_shared=st.integers(0, len(PREFIX)),
     seed=st.integers(0, 1000),
@@ -89,7 +90,7 @@ def test_packed_and_padded_agree_with_one_row_at_a_time(family, n_shared):
 def test_engines_agree_whatever_the_lengths(family, n_tokens, n_shared, seed):
     model, bucket = cached_classifier(family), bucket_of(n_tokens, n_shared, seed)
     expected = reference(model, LOGITS, bucket)
-    for build in (PackedEngine, PaddedEngine) if family in DECODERS else (PaddedEngine,):
+    for build in fast_engines(family) if family in DECODERS else [PaddedEngine]:
         assert_same(build(model, PREFIX, LOGITS).score(bucket), expected, f"{build.name} {family}")
 
 
@@ -104,7 +105,13 @@ def test_a_rows_logits_do_not_depend_on_its_company(family):
 
 @pytest.mark.parametrize(
     ("families", "name", "n_warnings"),
-    [(DECODERS, "packed", 0), (UNPACKABLE_DECODERS, "padded", 1), (ENCODERS, "padded", 0)],
+    [
+        (LLAMA_SHAPED, "fused", 0),
+        ({*DECODERS} - {*LLAMA_SHAPED}, "packed", 0),
+        (UNPACKABLE_DECODERS, "padded", 1),
+        (ENCODERS, "padded", 0),
+    ],
+    ids=["llama-shaped", "other decoders", "unpackable", "encoders"],
 )
 def test_auto_takes_the_fastest_engine_that_fits(families, name, n_warnings, caplog):
     """That an encoder cannot be packed is no news, and no warning."""
@@ -138,7 +145,7 @@ def test_an_encoder_gives_nothing_but_its_classes():
 def test_a_decoder_without_a_padding_token_is_read_at_its_last_token():
     """transformers refuses to run two such rows at once."""
     model, bucket = tiny_classifier("llama", pad_token_id=None), bucket_of(N_TOKENS, 12)
-    for build in (PackedEngine, PaddedEngine):
+    for build in fast_engines("llama"):
         assert_same(build(model, PREFIX, LOGITS).score(bucket), reference(model, LOGITS, bucket), build.name)
 
 

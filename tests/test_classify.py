@@ -206,7 +206,7 @@ FLAG_ERRORS: dict[str, tuple[list[str], str]] = {
     "no number": (["--limit", "many"], "--limit: 'many' is not a whole number above 0"),
     "no rows": (["--limit", "0"], "--limit: '0' is not a whole number above 0"),
     "no probability": (["--min-score", "x"], "--min-score: 'x' is not a number"),
-    "no choice": (["--engine", "fast"], "--engine: 'fast' is not one of 'auto', 'packed', 'padded', 'single'"),
+    "no choice": (["--engine", "fast"], "--engine: 'fast' is not one of 'auto', 'fused', 'packed', 'padded', 'single'"),
     "probability of 2": (["--min-score", "2"], "--min-score: 2.0 is not a probability, which is between 0 and 1"),
     "one label": (["--labels", "a"], "--labels: at least two labels are needed"),
     "label without limit": (["--default-label", "x"], "--default-label: 'x' has no effect without min_score"),
@@ -701,7 +701,7 @@ def test_json_messages_are_one_object_a_line(classify: CommandLine, tickets: Pat
     messages = classify(tickets, output, "--log-format", "json", "--verify", 3).messages
     assert all(message.keys() >= {"time", "level", "message"} for message in messages)
     (model,) = (message for message in messages if "engine" in message)
-    assert model["engine"] == "packed"
+    assert model["engine"] == "fused"
     assert messages[-1]["message"] == "done"
     assert messages[-1]["summary"]["rows"] == len(TEXTS)
     (error,) = classify(tickets, output, "--log-format=json").messages
@@ -810,11 +810,11 @@ def test_an_error_names_the_variable_that_holds_the_value(
 def test_a_fault_is_one_line_without_words_of_a_row(
     classify: CommandLine, tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: PackedEngine, bucket: Any) -> None:
+    def fail(*_: Any) -> None:
         raise KeyError(SECRET)
 
     path = write_tickets(tmp_path / "in.parquet", [SECRET])
-    monkeypatch.setattr("pipeline.passes.score_bucket", lambda engine, bucket, stats: fail(engine, bucket))
+    monkeypatch.setattr("pipeline.passes.score_bucket", fail)
     flags = ["--calibration", "none", "--metrics", tmp_path / "m.json"]
     said = classify(path, output, *flags)
     assert said.exit_code == 70

@@ -15,6 +15,7 @@ from pipeline.buckets import cut_buckets
 from pipeline.build import build_stage
 from pipeline.engine.embedded import embedded_model
 from pipeline.engine.load import load_model
+from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.single import SingleEngine
 from pipeline.scoring import probabilities
@@ -54,8 +55,8 @@ def accuracy(stage: Stage, tickets: pl.DataFrame) -> float:
 def test_the_built_in_task_is_clearly_better_than_one_sentence(
     model: Any, tickets: pl.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    built_in = accuracy(build_stage(builtin_task(), model, Settings(engine="packed")), tickets)
-    naive = accuracy(build_stage(load_task(ONE_SENTENCE), model, Settings(engine="packed")), tickets)
+    built_in = accuracy(build_stage(builtin_task(), model, Settings(engine="fused")), tickets)
+    naive = accuracy(build_stage(load_task(ONE_SENTENCE), model, Settings(engine="fused")), tickets)
     with capsys.disabled():
         print(f"\nsample tickets, {len(tickets)}: built-in task {built_in:.1%}, one sentence {naive:.1%} right")
     assert built_in >= naive + 0.15
@@ -63,14 +64,14 @@ def test_the_built_in_task_is_clearly_better_than_one_sentence(
 
 
 @pytest.mark.parametrize("scoring", ["first-token", "sequence"])
-def test_packed_and_padded_agree_with_the_reference(model: Any, tickets: pl.DataFrame, scoring: Any) -> None:
+def test_every_engine_agrees_with_the_reference(model: Any, tickets: pl.DataFrame, scoring: Any) -> None:
     stage = build_stage(dataclasses.replace(builtin_task(), scoring=scoring), model, Settings())
-    assert stage.engine.name == "packed"
+    assert stage.engine.name == "fused"
     texts = stage.encoder.encode(tickets.select("text").sort(pl.col("text").str.len_bytes()).gather_every(19))
     context = (model, stage.encoder.prefix_ids, stage.scorer.readout)
     for bucket in cut_buckets(texts, max_batch_tokens=400, extra_tokens=stage.scorer.readout.n_nodes):
         expected = SingleEngine(*context).score(bucket)
-        for engine in (stage.engine, PaddedEngine(*context)):
+        for engine in (stage.engine, PackedEngine(*context), PaddedEngine(*context)):
             difference = np.abs(engine.score(bucket) - expected).max()
             assert difference < 1e-3, f"{engine.name}, {len(bucket.rows)} rows: largest difference {difference}"
 

@@ -1,10 +1,11 @@
-"""All engines give the same numbers: packed = padded = single, whatever the rows, their company and the model.
+"""All engines give the same numbers: fused = packed = padded = single, whatever the rows, their company, the model.
 
 The reference path itself is held against a few lines of plain transformers. The tests at the end break the packed
-engine on purpose, to show that these comparisons would notice.
+engine on purpose, to show that these comparisons would notice; ``test_fused`` does so with the fused one.
 """
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -21,12 +22,14 @@ from pipeline.buckets import Bucket
 from pipeline.build import build_stage
 from pipeline.continuations import build_tree, first_token_tree
 from pipeline.engine import attention, packed
+from pipeline.engine.fused import FusedEngine
 from pipeline.engine.layout import PackedLayout, pack
 from pipeline.engine.load import load_model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
-from pipeline.engine.select import ENGINES, TOLERANCE, choose_engine
+from pipeline.engine.select import ENGINES, TOLERANCE, Build, choose_engine
 from pipeline.engine.single import SingleEngine
+from pipeline.engine.workers import default_threads_kept, use_one_thread
 from pipeline.errors import ModelError
 from pipeline.readout import HiddenStates, Readout
 from pipeline.settings import Settings
@@ -34,12 +37,14 @@ from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
 from tests.engines import (
     EXACT,
+    LLAMA_SHAPED,
     N_SHARED,
     N_TOKENS,
     PREFIX,
     WRONG,
     assert_same,
     bucket_of,
+    fast_engines,
     largest,
     pick,
     reference,
@@ -88,11 +93,12 @@ def test_the_reference_path_is_what_plain_transformers_says(family):
 @pytest.mark.parametrize("n_shared", N_SHARED)
 @pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_and_padded_agree_with_one_row_at_a_time(family, readout, n_shared):
+def test_every_engine_agrees_with_one_row_at_a_time(family, readout, n_shared):
     model, bucket = cached_model(family), bucket_of(N_TOKENS, n_shared)
     expected = reference(model, READOUTS[readout], bucket)
-    assert_same(PackedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"packed {family}")
-    assert_same(PaddedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"padded {family}")
+    for build in fast_engines(family):
+        scores = build(model, PREFIX, READOUTS[readout]).score(bucket)
+        assert_same(scores, expected, f"{build.name} {family}")
 
 
 @pytest.mark.parametrize("n_shared", N_SHARED)
@@ -106,7 +112,7 @@ def test_padded_agrees_on_families_that_cannot_be_packed(family, n_shared):
 
 @settings(max_examples=25)
 @given(
-    family=st.sampled_from(["llama", "gemma2", "gemma3", "gpt2"]),
+    family=st.sampled_from(["llama", "mistral", "qwen3", "gemma2", "gemma3", "gpt2"]),
     readout=st.sampled_from(list(READOUTS)),
     n_tokens=st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5),
     n_shared=st.integers(0, len(PREFIX)),
@@ -115,8 +121,9 @@ def test_padded_agrees_on_families_that_cannot_be_packed(family, n_shared):
 def test_engines_agree_whatever_the_lengths(family, readout, n_tokens, n_shared, seed):
     model, bucket = cached_model(family), bucket_of(n_tokens, n_shared, seed)
     expected = reference(model, READOUTS[readout], bucket)
-    assert_same(PackedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"packed {family}")
-    assert_same(PaddedEngine(model, PREFIX, READOUTS[readout]).score(bucket), expected, f"padded {family}")
+    for build in fast_engines(family):
+        scores = build(model, PREFIX, READOUTS[readout]).score(bucket)
+        assert_same(scores, expected, f"{build.name} {family}")
 
 
 @settings(max_examples=15)
@@ -131,15 +138,16 @@ def test_engines_agree_whatever_the_lengths(family, readout, n_tokens, n_shared,
 def test_the_tree_gives_what_each_label_alone_gives(continuations):
     model, bucket, tree = cached_model("llama"), bucket_of([9, 4, 1], 12), build_tree(continuations)
     alone = [reference(model, build_tree([own]), bucket).sum(axis=1) for own in continuations]
-    for build in (PackedEngine, PaddedEngine, SingleEngine):
+    for build in (*fast_engines("llama"), SingleEngine):
         by_label = build(model, PREFIX, tree).score(bucket) @ tree.label_matrix
         difference = np.abs(by_label - np.stack(alone, axis=1)).max()
         assert difference < EXACT, f"{build.name}, {continuations}: largest difference {difference:.2g}"
 
 
-@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
+@pytest.mark.parametrize(
+    ("family", "build"), [(family, build) for family in ("llama", "gemma3") for build in fast_engines(family)]
+)
 @pytest.mark.parametrize("readout", READOUTS)
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_rows_scores_do_not_depend_on_its_company(family, readout, build):
     model, bucket = cached_model(family), bucket_of(N_TOKENS, 12)
     engine = build(model, PREFIX, READOUTS[readout])
@@ -152,7 +160,7 @@ def test_a_rows_scores_do_not_depend_on_its_company(family, readout, build):
         assert_same(apart, together[order], f"{build.name} {family} in groups {[group.tolist() for group in groups]}")
 
 
-@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
+@pytest.mark.parametrize("build", fast_engines("qwen3"))
 def test_the_halves_of_a_bucket_score_as_the_whole(build):
     """Running out of memory splits a bucket and goes on."""
     engine, bucket = build(cached_model("qwen3"), PREFIX, TREES["sequence"]), bucket_of(N_TOKENS, 12)
@@ -160,8 +168,9 @@ def test_the_halves_of_a_bucket_score_as_the_whole(build):
     assert_same(halves, engine.score(bucket), f"{build.name} in halves")
 
 
-@pytest.mark.parametrize("build", [PackedEngine, PaddedEngine])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "build"), [(family, build) for family in FAMILIES for build in fast_engines(family)]
+)
 def test_a_shared_prefix_gives_what_the_same_tokens_within_each_row_give(family, build):
     model, tree = cached_model(family), TREES["sequence"]
     shared = bucket_of([9, 9, 4], 12)
@@ -199,13 +208,13 @@ def test_half_precision_agrees_within_the_tolerance_of_the_start_up_check(family
 
 
 @pytest.mark.parametrize("readout", READOUTS)
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "phi"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2", "phi"])
 def test_a_model_is_left_as_it_was(family, readout):
     model, bucket = tiny_model(family), bucket_of(N_TOKENS, 12)
     before = reference(model, READOUTS[readout], bucket)
     attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
     weights = {name: tensor.clone() for name, tensor in model.lm.state_dict().items()}
-    for build in (PackedEngine, PaddedEngine):
+    for build in fast_engines(family):
         build(model, PREFIX, READOUTS[readout]).score(bucket)
         assert model.lm.config._attn_implementation == attention_before != attention.IMPLEMENTATION
         assert model.lm.get_output_embeddings() is head
@@ -215,24 +224,60 @@ def test_a_model_is_left_as_it_was(family, readout):
     np.testing.assert_array_equal(reference(model, READOUTS[readout], bucket), before)
 
 
-@pytest.mark.parametrize("readout", READOUTS)
-def test_a_model_is_left_as_it_was_by_a_pass_that_fails(readout):
-    """Out of memory in the middle of a pass must not leave the label matrix in place of the output matrix."""
-    model = tiny_model("llama")
-    attention_before, head = model.lm.config._attn_implementation, model.lm.get_output_embeddings()
-    engine = PackedEngine(model, PREFIX, READOUTS[readout])
+@pytest.mark.parametrize("build", fast_engines("llama"))
+def test_an_engine_goes_on_after_a_pass_that_failed(build, monkeypatch):
+    """Running out of memory in the middle of a pass must leave nothing behind."""
+    model, tree, bucket = tiny_model("llama"), TREES["constrained"], bucket_of(N_TOKENS, 12)
+    engine, expected = build(model, PREFIX, tree), reference(model, tree, bucket)
 
-    def out_of_memory(*_: object) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
-    hook = model.lm.model.layers[1].register_forward_hook(out_of_memory)
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.score(bucket_of(N_TOKENS, 12))
-    hook.remove()
-    assert model.lm.config._attn_implementation == attention_before
-    assert model.lm.get_output_embeddings() is head
+    with monkeypatch.context() as tight:
+        tight.setattr(torch.nn.functional, "scaled_dot_product_attention", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            engine.score(bucket)
+    assert_same(engine.score(bucket), expected, "after a failed pass")
+    assert_same(reference(model, tree, bucket), expected, "the model after a failed pass")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
+def test_engines_share_one_set_of_weights(family):
+    """With a set each, a model would take twice its memory, or three times."""
+    model = tiny_model(family)
+
+    def storages() -> dict[int, int]:
+        held = [parameter.untyped_storage() for parameter in model.lm.parameters()]
+        return {storage.data_ptr(): storage.nbytes() for storage in held}
+
+    n_bytes, digest = sum(storages().values()), replace(model).digest
+    built = [build(model, PREFIX, TREES["sequence"]) for build in (*fast_engines(family), *fast_engines(family))]
+    held, parameters = storages(), {*map(id, model.lm.parameters())}
+    assert sum(held.values()) == n_bytes
+    assert replace(model).digest == digest
+    for engine in built:
+        if isinstance(engine, PackedEngine):
+            assert {*map(id, engine._model.lm.parameters())} == parameters
+        if isinstance(engine, FusedEngine):
+            decoder = engine._decoder
+            tensors = [decoder.embedding, *(layer.qkv.weight for layer in decoder.layers), decoder.layers[0].up.weight]
+            assert {tensor.untyped_storage().data_ptr() for tensor in tensors} <= {*held}
     bucket = bucket_of(N_TOKENS, 12)
-    assert_same(engine.score(bucket), reference(model, READOUTS[readout], bucket), "after a failed pass")
+    for engine in built:
+        assert_same(engine.score(bucket), reference(model, TREES["sequence"], bucket), f"{engine.name}, all built")
+
+
+@pytest.mark.parametrize("readout", READOUTS)
+@pytest.mark.parametrize("build", fast_engines("llama"))
+def test_buckets_scored_at_once_give_exactly_what_they_give_one_by_one(build, readout):
+    engine = build(cached_model("llama"), PREFIX, READOUTS[readout])
+    lengths = [[40], [31, 30, 30], [18] * 5, N_TOKENS, [9, 4, 4], [1, 1]]
+    buckets = [bucket_of(n_tokens, n_shared, seed) for n_shared in N_SHARED for seed, n_tokens in enumerate(lengths)]
+    with ThreadPoolExecutor(1, initializer=use_one_thread) as one, default_threads_kept():
+        expected = [*one.map(engine.score, buckets)]
+    with ThreadPoolExecutor(4, initializer=use_one_thread) as several, default_threads_kept():
+        for scores, right in zip(several.map(engine.score, buckets * 4), expected * 4, strict=True):
+            np.testing.assert_array_equal(scores, right)
 
 
 def test_a_model_folder_loads_as_the_model_that_was_saved(tiny_model_folder):
@@ -249,23 +294,20 @@ def test_a_model_folder_loads_as_the_model_that_was_saved(tiny_model_folder):
 PROBE = bucket_of([14, 6, 2], 12)
 
 
-class SlightlyWrongEngine(PackedEngine):
-    """One edge of one row is off, by little."""
+def off_by(error: float, build: Build) -> Build:
+    """An engine with one edge of one row off by so much."""
 
-    error = 0.01
+    class Wrong(build):
+        def score(self, bucket: Bucket) -> NDArray[np.float32]:
+            scores = super().score(bucket).copy()
+            scores[-1, -1] += error
+            return scores
 
-    def score(self, bucket: Bucket) -> NDArray[np.float32]:
-        scores = super().score(bucket).copy()
-        scores[-1, -1] += self.error
-        return scores
-
-
-class NotANumberEngine(SlightlyWrongEngine):
-    error = float("nan")
+    return Wrong
 
 
-class RoundingEngine(SlightlyWrongEngine):
-    error = 1e-5
+# A family, the engine that ``auto`` takes for it, and the next one.
+CHOICES = [("llama", "fused", "packed"), ("gemma3", "packed", "padded")]
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -273,9 +315,15 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_auto_packs_every_family_that_can_be_packed(family, caplog):
+def test_auto_takes_the_fastest_engine_of_every_family(family, caplog):
     engine = choose_engine("auto", cached_model(family), PREFIX, TREES["sequence"], PROBE)
-    assert engine.name == "packed"
+    assert engine.name == ("fused" if family in LLAMA_SHAPED else "packed")
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_auto_packs_a_llama_in_half_precision(dtype, caplog):
+    assert choose_engine("auto", tiny_model("llama", dtype=dtype), PREFIX, TREES["sequence"], PROBE).name == "packed"
     assert warnings_of(caplog) == []
 
 
@@ -315,37 +363,45 @@ def test_an_engine_asked_for_by_name_that_does_not_fit_is_an_error_with_the_way_
     assert "--engine auto" in caught.value.hint
 
 
-@pytest.mark.parametrize("wrong", [SlightlyWrongEngine, NotANumberEngine])
-def test_an_engine_that_is_wrong_in_one_number_is_rejected(wrong, monkeypatch, caplog):
-    monkeypatch.setitem(ENGINES, "packed", wrong)
-    model = cached_model("llama")
-    assert choose_engine("auto", model, PREFIX, TREES["sequence"], PROBE).name == "padded"
+@pytest.mark.parametrize("error", [0.01, float("nan")])
+@pytest.mark.parametrize(("family", "first", "second"), CHOICES)
+def test_an_engine_that_is_wrong_in_one_number_is_rejected(family, first, second, error, monkeypatch, caplog):
+    monkeypatch.setitem(ENGINES, first, off_by(error, ENGINES[first]))
+    model = cached_model(family)
+    assert choose_engine("auto", model, PREFIX, TREES["sequence"], PROBE).name == second
     assert len(warnings_of(caplog)) == 1
     with pytest.raises(ModelError, match="reference path"):
-        choose_engine("packed", model, PREFIX, TREES["sequence"], PROBE)
+        choose_engine(first, model, PREFIX, TREES["sequence"], PROBE)
 
 
 @pytest.mark.parametrize("error", [AssertionError, TypeError, IndexError, RuntimeError])
-def test_an_engine_that_fails_is_passed_over_whatever_it_raises(error, monkeypatch):
+@pytest.mark.parametrize(("family", "first", "second"), CHOICES)
+def test_an_engine_that_fails_is_passed_over_whatever_it_raises(family, first, second, error, monkeypatch):
     """Model code raises whatever it likes: XLM's raises AssertionError when its rows are padded."""
 
-    class FailingEngine(PackedEngine):
+    class FailingEngine(ENGINES[first]):
         def score(self, bucket: Bucket) -> NDArray[np.float32]:
             raise error("not with this model")
 
-    monkeypatch.setitem(ENGINES, "packed", FailingEngine)
-    assert choose_engine("auto", cached_model("llama"), PREFIX, TREES["sequence"], PROBE).name == "padded"
+    monkeypatch.setitem(ENGINES, first, FailingEngine)
+    assert choose_engine("auto", cached_model(family), PREFIX, TREES["sequence"], PROBE).name == second
 
 
-def test_an_engine_that_rounds_differently_is_accepted(monkeypatch):
-    monkeypatch.setitem(ENGINES, "packed", RoundingEngine)
-    assert isinstance(choose_engine("auto", cached_model("llama"), PREFIX, TREES["sequence"], PROBE), RoundingEngine)
+@pytest.mark.parametrize(("family", "first", "second"), CHOICES)
+def test_an_engine_that_rounds_differently_is_accepted(family, first, second, monkeypatch):
+    rounds = off_by(1e-5, ENGINES[first])
+    monkeypatch.setitem(ENGINES, first, rounds)
+    assert isinstance(choose_engine("auto", cached_model(family), PREFIX, TREES["sequence"], PROBE), rounds)
 
 
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
         ("MistralConfig", {"sliding_window": 32}),
+        ("MistralConfig", {"sliding_window": 32, "layer_types": ["full_attention"] * 3}),
+        ("LlamaConfig", {"sliding_window": 32}),
+        ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1}),
+        ("Qwen3Config", {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 2, "head_dim": 8}),
         ("Gemma3TextConfig", {"sliding_window": 32, "head_dim": 8}),
         ("PhimoeConfig", {"sliding_window": 32, "num_local_experts": 2}),
         (
@@ -355,12 +411,13 @@ def test_an_engine_that_rounds_differently_is_accepted(monkeypatch):
         ("Llama4TextConfig", {"attention_chunk_size": 32, "num_local_experts": 2, "head_dim": 8}),
         ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}),
     ],
-    ids=["mistral", "gemma3", "phimoe", "qwen2-moe", "llama4", "lfm2"],
+    ids=["mistral", "mistral-full", "llama", "qwen2", "qwen3", "gemma3", "phimoe", "qwen2-moe", "llama4", "lfm2"],
 )
 def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
     """Phimoe and Qwen2Moe give their window, Llama 4 its chunks, to the mask and not to the attention function.
 
-    Rows of the start-up check are shorter and agree; longer ones were wrong, without a word.
+    Llama has no window, nor Mistral kinds of layers, even where the configuration says so. Rows of the start-up check
+    are shorter and agree; longer ones were wrong, without a word.
     """
     model = tiny_model_of(getattr(transformers, config)(**SIZES | changes))
     tree, long_rows = TREES["sequence"], bucket_of([70, 41, 20], 12)
@@ -371,7 +428,8 @@ def test_the_engine_chosen_on_short_rows_is_right_on_long_ones(config, changes):
 @pytest.mark.parametrize("engine", ["fused", "packed", "padded", "single"])
 def test_the_longest_prompt_and_the_longest_label_fit_the_models_context_together(engine):
     """A prompt as long as the context left no position for the label behind it, and GPT-2 failed midway."""
-    model = tiny_model("gpt2", tokenizer=tiny_tokenizer("chatml"), n_positions=256)
+    family, limit = ("llama", "max_position_embeddings") if engine == "fused" else ("gpt2", "n_positions")
+    model = tiny_model(family, tokenizer=tiny_tokenizer("chatml"), **{limit: 256})
     task = replace(builtin_task(), scoring="sequence", labels=(("a longer label", ""), ("a", "")), answers=())
     stage = build_stage(task, model, Settings(engine=engine))
     texts = stage.encoder.encode(pl.DataFrame({"text": ["x" * n + "\tx" * 200 for n in range(4)]}))
@@ -476,5 +534,5 @@ def test_the_check_at_start_up_does_not_grow_with_the_labels():
     passes = []
     model.lm.register_forward_hook(lambda *_: passes.append(1))
     tree = build_tree([[first, second, EOT] for first in range(5, 15) for second in range(5, 15)])
-    assert choose_engine("auto", model, PREFIX, tree, PROBE).name == "packed"
+    assert choose_engine("auto", model, PREFIX, tree, PROBE).name == "fused"
     assert len(passes) <= 12 * len(PROBE.rows), f"{len(passes)} passes for {len(tree.label_edges)} labels"

@@ -44,6 +44,8 @@ ORDER = [
     "engine.layout",
     "engine.attention",
     "engine.model",
+    "engine.budget",
+    "engine.half",
     "engine.workers",
     "engine.label_head",
     "engine.single",

@@ -1,6 +1,7 @@
 """A night that breaks loses nothing: killed, stopped, out of luck with its data, and told to run again."""
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -92,6 +93,7 @@ def assert_same(output: Path, expected: Path) -> None:
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 N_ROWS = 2000
+N_WORKERS = 2
 MOST_PASSES = 5  # of a run before it is killed, so that a fast machine does not finish in between
 
 
@@ -99,18 +101,18 @@ def run_doomed(arguments: list[str], signum: int, seconds: float, log: str) -> N
     """A run, in a process of its own, that gets a signal at some moment after its first pass."""
     import pipeline.stage
 
-    score_bucket, n_passes = pipeline.passes.score_bucket, 0
+    torch.set_num_threads(N_WORKERS)
+    score_bucket, passes = pipeline.passes.score_bucket, itertools.count(1)
 
-    def counted(engine: Any, bucket: Any, stats: Any) -> Any:
-        nonlocal n_passes
+    def counted(engine: Any, bucket: Any) -> Any:
         with open(log, "a") as file:
             file.write(f"{len(bucket.rows)}\n")
-        n_passes += 1
+        n_passes = next(passes)
         if n_passes == 1:
             threading.Timer(seconds, os.kill, (os.getpid(), signum)).start()
         if n_passes > MOST_PASSES:
             os.kill(os.getpid(), signum)
-        return score_bucket(engine, bucket, stats)
+        return score_bucket(engine, bucket)
 
     pipeline.passes.score_bucket = counted
     signal.signal(signal.SIGINT, signal.default_int_handler)

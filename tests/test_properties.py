@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import pipeline.build
 import pipeline.engine.load
 from pipeline.classify import main
-from pipeline.engine.packed import PackedEngine
+from pipeline.engine.fused import FusedEngine
 from pipeline.errors import StorageError
 from pipeline.label_store import LabelStore
 from pipeline.parquet.sink import ParquetSink
@@ -245,7 +245,7 @@ def inputs(draw: st.DrawFn) -> Input:
 # Interruptions
 
 MOMENTS: dict[str, tuple[type, str]] = {
-    "a pass": (PackedEngine, "score"),
+    "a pass": (FusedEngine, "score"),
     "a write": (ParquetSink, "write"),
     "the last step": (ParquetSink, "commit"),
     "scores are looked up": (StoredScores, "lookup"),

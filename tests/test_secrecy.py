@@ -4,6 +4,7 @@ Every file that a run leaves is searched, and what it said: stores and their log
 upload, temporary files. Of a run that is killed the unfinished output is left aside: it is the output.
 """
 
+import itertools
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import pytest
 
 import pipeline.prepare
 import pipeline.stage
+from pipeline.engine.fused import FusedEngine
 from pipeline.engine.packed import PackedEngine
 from pipeline.parquet.sink import ParquetSink
 from pipeline.stored_scores import StoredScores
@@ -78,12 +80,10 @@ def replaced(kind: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 
 
 def at_call(n: int, act: Callable[[], None], function: Any) -> Any:
-    n_calls = 0
+    calls = itertools.count(1)
 
     def watched(*args: Any, **options: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls == n:
+        if next(calls) == n:
             act()
         return function(*args, **options)
 
@@ -109,12 +109,11 @@ def wrong(score: Any) -> Any:
 
 def without_scores(score_bucket: Any) -> Any:
     """Finite for the texts without content, at start-up."""
-    n_calls = 0
+    calls = itertools.count(1)
 
     def score(*args: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        return score_bucket(*args) * (np.nan if n_calls > 5 else 1)
+        raw, n_splits = score_bucket(*args)
+        return raw * (np.nan if next(calls) > 5 else 1), n_splits
 
     return score
 
@@ -123,7 +122,7 @@ FAULTS: dict[str, tuple[int, tuple[object, ...], Fault]] = {
     "none": (0, (), ExitStack),
     "stopped": (75, (), lambda: replaced(StoredScores, "insert", lambda f: at_call(3, stopped, f))),
     "disk full": (74, (), lambda: replaced(pq.ParquetWriter, "close", lambda f: at_call(2, full, f))),
-    "fault in a pass": (70, (), lambda: replaced(PackedEngine, "score", lambda f: at_call(9, indiscreet, f))),
+    "fault in a pass": (70, (), lambda: replaced(FusedEngine, "score", lambda f: at_call(9, indiscreet, f))),
     "fault in preparing": (70, (), lambda: replaced(pipeline.stage, "prepare", lambda f: at_call(3, indiscreet, f))),
     "fault at a text": (70, (), lambda: replaced(pipeline.prepare, "text_frame", lambda f: at_call(2, indiscreet, f))),
     "fault in writing": (70, (), lambda: replaced(ParquetSink, "write", lambda f: at_call(2, indiscreet, f))),

@@ -199,19 +199,22 @@ class Faulty:
 
     name = "faulty"
 
-    def __init__(self, engine: Any, fault: Callable[[Bucket, NDArray[np.float32]], NDArray[np.float32]]) -> None:
-        self._engine, self._fault = engine, fault
+    def __init__(
+        self, engine: Any, fault: Callable[[Bucket, NDArray[np.float32]], NDArray[np.float32]], workers: int = 1
+    ) -> None:
+        self._engine, self._fault, self.workers = engine, fault, workers
 
     def score(self, bucket: Bucket) -> NDArray[np.float32]:
         return self._fault(bucket, self._engine.score(bucket))
 
 
-def test_rows_without_finite_scores_fail_alone(stage: Stage) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rows_without_finite_scores_fail_alone(stage: Stage, workers: int) -> None:
     def fault(bucket: Bucket, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         scores[bucket.rows == 1] = np.nan
         return scores
 
-    broken = dataclasses.replace(stage, engine=Faulty(stage.engine, fault))
+    broken = dataclasses.replace(stage, engine=Faulty(stage.engine, fault, workers))
     table = pa.table({"text": ["refund", "a crash", "login"]})
     out, healthy = run(broken, table), run(stage, table)
     assert out["status"].to_pylist() == ["ok", "failed", "ok"]
@@ -234,7 +237,10 @@ def test_a_row_without_finite_scores_does_not_spoil_those_in_its_pass(model: Any
     assert out["label"].take(fine).to_pylist() == healthy["label"].take(fine).to_pylist()
 
 
-def test_a_pass_that_runs_out_of_memory_is_split_until_it_fits(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_pass_that_runs_out_of_memory_is_split_until_it_fits(
+    stage: Stage, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
     largest = []
 
     def fault(bucket: Bucket, scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -243,8 +249,8 @@ def test_a_pass_that_runs_out_of_memory_is_split_until_it_fits(stage: Stage, cap
         largest.append(len(bucket.rows))
         return scores
 
-    table = pa.table({"text": tickets(9)})
-    tight = dataclasses.replace(stage, engine=Faulty(stage.engine, fault), max_batch_tokens=2000)
+    table = pa.table({"text": tickets(30)})
+    tight = dataclasses.replace(stage, engine=Faulty(stage.engine, fault, workers), max_batch_tokens=2000)
     with caplog.at_level(logging.WARNING):
         out = run(tight, table)
     assert max(largest) == 2
@@ -257,7 +263,7 @@ def test_one_row_that_does_not_fit_ends_the_run(stage: Stage) -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        score_bucket(Faulty(stage.engine, fault), Bucket(np.array([0]), np.array([5, 6]), np.array([2]), 0), RunStats())
+        score_bucket(Faulty(stage.engine, fault), Bucket(np.array([0]), np.array([5, 6]), np.array([2]), 0))
 
 
 def test_other_errors_of_the_engine_are_not_taken_for_memory(stage: Stage) -> None:

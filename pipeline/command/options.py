@@ -189,7 +189,7 @@ class Options:
         flag(
             "engine",
             "Speed",
-            "How rows go through the model: packed, padded, single; auto: the fastest that fits it.",
+            "How rows go through the model: fused, packed, padded, single; auto: the fastest that fits it.",
             metavar="ENGINE",
         ),
     ] = "auto"

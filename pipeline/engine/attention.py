@@ -40,7 +40,7 @@ class PackedContext:
 
     def mask(self, sliding_window: int | None) -> Tensor:
         """The layout's mask for this window, built once per pass."""
-        if sliding_window is not None and int(self.layout.position_ids.max()) < sliding_window:
+        if sliding_window is not None and self.layout.max_position < sliding_window:
             sliding_window = None
         if sliding_window not in self.masks:
             self.masks[sliding_window] = self.layout.mask(sliding_window)

@@ -151,7 +151,7 @@ def build_decoder(model: Model) -> Decoder:
     config, head_dim = base.config, attention.head_dim
     return Decoder(
         embedding=base.embed_tokens.weight,
-        layers=tuple(_layer(layer, window) for layer, window in zip(base.layers, model.layer_windows, strict=True)),
+        layers=tuple(_layer(layer, _window(layer.self_attn)) for layer in base.layers),
         final_norm=_norm(base.norm),
         rotary=base.rotary_emb,
         n_heads=config.num_attention_heads,
@@ -177,6 +177,14 @@ def _layer(layer: Any, window: int | None) -> Layer:
         window=window,
         scaling=attention.scaling,
     )
+
+
+def _window(attention: Any) -> int | None:
+    """How many tokens a layer sees, as its own code has it: Llama's has no window, whatever the configuration says."""
+    if type(attention).__name__ == "MistralAttention":
+        window: int | None = attention.config.sliding_window
+        return window
+    return getattr(attention, "sliding_window", None)
 
 
 def _norm(norm: Any) -> Norm:

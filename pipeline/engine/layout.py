@@ -37,6 +37,7 @@ class PackedLayout:
         n_rows: R
         n_slots: S
         n_prefix: P
+        max_position: the largest of ``position_ids``.
     """
 
     token_ids: Tensor
@@ -51,6 +52,7 @@ class PackedLayout:
     n_rows: int
     n_slots: int
     n_prefix: int
+    max_position: int
 
     @cached_property
     def is_dense(self) -> bool:
@@ -125,7 +127,9 @@ def pack(bucket: Bucket, readout: Readout, device: torch.device) -> PackedLayout
     read_at = (starts + n_tokens - 1)[:, None] + np.arange(1 + n_nodes)
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
+        on_host = torch.from_numpy(array)
+        # from pinned memory the copy runs beside what the device is still doing
+        return (on_host.pin_memory() if device.type == "cuda" else on_host).to(device, non_blocking=True)
 
     return PackedLayout(
         token_ids=tensor(token_ids)[None],
@@ -140,4 +144,5 @@ def pack(bucket: Bucket, readout: Readout, device: torch.device) -> PackedLayout
         n_rows=n_rows,
         n_slots=n_slots,
         n_prefix=bucket.n_shared,
+        max_position=int(positions.max()),
     )

@@ -6,6 +6,7 @@ Only safetensors and GGUF weights are read; pickled weights and code that comes 
 
 import contextlib
 import io
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from accelerate import PartialState
 from huggingface_hub.errors import EntryNotFoundError
 
 from pipeline.engine.embedded import embedded_model
+from pipeline.engine.half import slowdown
 from pipeline.engine.model import Model
 from pipeline.errors import ModelError, PipelineError, UsageError
+
+log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # How the names of model classes with a head for classes end.
@@ -54,6 +58,8 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     target = _device(device)
     weights_dtype = _dtype(dtype, target)
+    if target.type == "cpu" and weights_dtype != torch.float32 and (times := slowdown(weights_dtype)) > 1:
+        log.warning("--dtype %s: products take %.1f times as long as in float32 on this CPU", dtype, times)
     try:
         source = _source(name, revision)
         # the GGUF reader draws a bar of its own

@@ -5,6 +5,9 @@ end, some two hundred times in a pass, and a busy neighbour makes every wait lon
 time.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 
@@ -14,5 +17,19 @@ def n_workers(device: torch.device) -> int:
 
 
 def use_one_thread() -> None:
-    """Let the calling thread compute alone; other threads keep theirs."""
+    """Let the calling thread compute alone; threads that have computed before keep theirs."""
     torch.set_num_threads(1)
+
+
+@contextmanager
+def default_threads_kept() -> Iterator[None]:
+    """Undo what ``use_one_thread`` within the block does to threads that are yet to come, of anybody.
+
+    The last number that any thread has set is torch's default for new ones, so that an engine built in one of them
+    would have a single worker.
+    """
+    n_threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
