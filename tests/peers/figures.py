@@ -58,8 +58,9 @@ def table(figures: Sequence[dict[str, Any]], not_installed: Sequence[Peer]) -> I
         speeds = row["items_per_s_by_round"]
         yield (
             f"{start}{row['items_per_s']:9.2f}{f'{min(speeds):.2f}-{max(speeds):.2f}':>14}"
-            f"{_or_dash(row['ratio_to_ours'], '.2f'):>8}{row['cpu_s_per_item']:12.3f}{_or_dash(row['agreement'], '.1%'):>8}"
-            f"{_or_dash(row['largest_logit_difference'], '.1e'):>10}{row['peak_mb']:9.0f}  {row['setting']}"
+            f"{_or_dash(row['ratio_to_ours'], '.2f'):>8}{row['cpu_s_per_item']:12.3f}"
+            f"{_or_dash(row['agreement'], '.1%'):>8}{_or_dash(row['largest_logit_difference'], '.1e'):>10}"
+            f"{row['peak_mb']:9.0f}  {row['setting']}"
         )
     for peer in not_installed:
         yield f"{peer.name:20}{peer.precision:>10}  not installed: pip install {' '.join(peer.missing)}"

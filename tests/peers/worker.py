@@ -1,8 +1,8 @@
 """One engine's process: ``python -m tests.peers.worker STEP ...``, started by the harness.
 
-Steps: ``work`` makes the work, ``convert`` makes an engine's model, ``serve`` builds an engine and labels the deals that
-it is told to on stdin, a number a line. Answers are lines of JSON on what was stdout; whatever libraries print goes to
-stderr. Imports no more than its engine needs, so that peak memory is the engine's own.
+Steps: ``work`` makes the work, ``convert`` makes an engine's model, ``serve`` builds an engine and labels the deals
+that it is told to on stdin, a number a line. Answers are lines of JSON on what was stdout; whatever libraries print
+goes to stderr. Imports no more than its engine needs, so that peak memory is the engine's own.
 """
 
 import json

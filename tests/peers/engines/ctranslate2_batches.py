@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.peers.engines import longest_first, n_cores, on_all_cores
 from tests.peers.work import Prompt, Question
 
-BATCH_TOKENS = 512
+BATCH_TOKENS = 1024
 
 
 class CTranslate2Batches:
