@@ -17,7 +17,7 @@ from sample_data.compose import compose
 from sample_data.make_tickets import PERIOD, START
 
 SEED = 20260401  # another one than that of the sample tickets, on which the built-in task was worded
-MAX_TRIES = 10_000
+MAX_TRIES = 1_000
 Rng = np.random.Generator
 
 FEW_WORDS, MANY_WORDS = 7, 13  # of a text in one line
@@ -45,7 +45,7 @@ def one_line_texts(n_rows: int, seed: int = SEED, fits: Callable[[str], bool] | 
         fits: which texts are wanted; None for those of 7 to 13 words.
 
     Raises:
-        ValueError: of thousands of texts in a row none fits.
+        ValueError: of a thousand texts in a row none fits.
     """
     rng = np.random.default_rng(seed)
     return [*islice(_distinct(_line_writer(rng), rng, fits or _has_few_words), n_rows)]
@@ -96,7 +96,9 @@ def _line_writer(rng: Rng) -> Callable[[str], str]:
     def write(truth: str) -> str:
         situation = next(decks[truth])
         subject, ask = pick(rng, situation.subjects), pick(rng, situation.ask)
-        line = pick(rng, (pick(rng, situation.open), subject, f"{subject}. {ask}", f"{subject} - {ask[0].lower() + ask[1:]}"))
+        line = pick(
+            rng, (pick(rng, situation.open), subject, f"{subject}. {ask}", f"{subject} - {ask[0].lower() + ask[1:]}")
+        )
         return fill(line, draw_facts(rng, *_who_and_when(rng)))
 
     return write

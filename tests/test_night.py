@@ -155,7 +155,7 @@ def test_a_run_that_is_ended_again_and_again_gives_the_labels_of_one_that_is_not
     assert night.run(path, night.folder / "calm.parquet", *flags, "--no-cache") == 0
     assert_same(output, night.folder / "calm.parquet")
     assert n_doomed > 5 * n_times, "the runs that ended did work, too"
-    # told to stop, it loses the pass that it is at
+    # told to stop, it loses the passes that its workers are at
     assert 0 <= n_twice <= n_times * (BUFFER_ROWS if signum == signal.SIGKILL else BUFFER_ROWS // 2)
 
 

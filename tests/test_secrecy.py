@@ -103,8 +103,9 @@ def stopped() -> None:
 
 
 def wrong(score: Any) -> Any:
-    """Right for a few rows, as at start-up."""
-    return lambda self, bucket: score(self, bucket)[:: -1 if len(bucket.rows) > 3 else 1]
+    """Right the first time, at start-up."""
+    calls = itertools.count()
+    return lambda self, bucket: score(self, bucket)[:, :: -1 if next(calls) else 1]
 
 
 def without_scores(score_bucket: Any) -> Any:

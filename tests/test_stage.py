@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -276,6 +277,22 @@ def test_other_errors_of_the_engine_are_not_taken_for_memory(stage: Stage) -> No
     with pytest.raises(RuntimeError, match="shapes"):
         run(dataclasses.replace(stage, engine=Faulty(stage.engine, fault)), pa.table({"text": tickets(9)}))
     assert len(calls) == 1
+
+
+def test_scores_that_cannot_be_kept_end_the_workers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even while the error is at hand, whose traceback keeps the passes alive."""
+
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Stage, "_keep", full)
+    monkeypatch.setattr("pipeline.stage.KEEP_SECONDS", -1)
+    several = dataclasses.replace(stage, engine=Faulty(stage.engine, lambda _, scores: scores, workers=3))
+    before = threading.active_count()
+    with pytest.raises(OSError) as error:
+        run(several, pa.table({"text": tickets(60)}))
+    assert error.value.args == ("No space left on device",)
+    assert threading.active_count() == before
 
 
 def test_calibration_takes_the_favourite_label_down(model: Any) -> None:

@@ -33,15 +33,15 @@ class Around:
     rows_per_s: float
 
 
-def measure_around(workload: Workload, encoder: PromptEncoder, seconds: float = SECONDS) -> Around:
-    """Both rates, over a whole workload at once, each the best of what fits into so many seconds."""
+def measure_around(workload: Workload, encoder: PromptEncoder) -> Around:
+    """All rates, over a whole workload at once, each the best of what fits into ``SECONDS``."""
     texts = [encoder.chat.left + text + encoder.chat.right for text in workload.texts]
     n_tokens = sum(len(encoding.ids) for encoding in encoder.plain.encode_batch_fast(texts, add_special_tokens=False))
-    tokenizing = _best_seconds(lambda: encoder.plain.encode_batch_fast(texts, add_special_tokens=False), seconds)
+    tokenizing = _best_seconds(lambda: encoder.plain.encode_batch_fast(texts, add_special_tokens=False))
     with TemporaryDirectory() as name:
         folder = Path(name)
         pq.write_table(workload_table(workload), folder / "in.parquet", compression="zstd")
-        copying = _best_seconds(lambda: _copy(folder / "in.parquet", folder / "out.parquet"), seconds)
+        copying = _best_seconds(lambda: _copy(folder / "in.parquet", folder / "out.parquet"))
     return Around(len(texts) / tokenizing, n_tokens / tokenizing, len(texts) / copying)
 
 
@@ -63,8 +63,8 @@ def _copy(source: Path, target: Path) -> None:
         sink.commit()
 
 
-def _best_seconds(work: Callable[[], object], seconds: float) -> float:
-    best, end = float("inf"), time.perf_counter() + seconds
+def _best_seconds(work: Callable[[], object]) -> float:
+    best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end or best == float("inf"):
         start = time.perf_counter()
         work()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -51,7 +52,7 @@ class Bound:
     def shared_share(self) -> float:
         """Share of the rows' own tokens that stand in beginnings that several of them have in common."""
         rows = sorted(self.behind_prefix["token_ids"].to_list())
-        shared = sum(_common(one, other) for one, other in zip(rows, rows[1:], strict=False))
+        shared = sum(_common(one, other) for one, other in pairwise(rows))
         return shared / sum(map(len, rows))
 
 

@@ -1,4 +1,4 @@
-"""What the machine can do at best: the model's own matrix multiplications with nothing in between, and memory copies."""
+"""What the machine can do at best: the model's own matrix multiplications, nothing in between, and memory copies."""
 
 import threading
 import time
@@ -38,19 +38,15 @@ def flop_of_last_rest(model: Model) -> int:
 
 
 @torch.inference_mode()
-def matmul_flops(model: Model, seconds: float = SECONDS) -> float:
+def matmul_flops(model: Model) -> float:
     """FLOP per second in one token's share of the linear layers, ``N_TOKENS`` at once, each shape at its best.
 
     On a CPU the better of two ways: all threads on one product, and each on a product of its own. Results go to memory
-    that is there already, so that no page fault is counted.
-
-    Args:
-        model: gives shapes, type and device.
-        seconds: about how long to measure.
+    that is there already, so that no page fault is counted. Takes about ``SECONDS``.
     """
     n_threads = torch.get_num_threads() if model.device.type == "cpu" else 1
     ways = 2 if n_threads > 1 else 1
-    together = _token_flops(model, seconds / ways, lambda: None)
+    together = _token_flops(model, SECONDS / ways, lambda: None)
     if ways == 1:
         return together
     start = threading.Barrier(n_threads)
@@ -58,7 +54,7 @@ def matmul_flops(model: Model, seconds: float = SECONDS) -> float:
     def alone() -> float:
         torch.set_num_threads(1)  # of this thread
         with torch.inference_mode():
-            return _token_flops(model, seconds / ways, lambda: [start.wait()])
+            return _token_flops(model, SECONDS / ways, lambda: [start.wait()])
 
     with ThreadPoolExecutor(n_threads) as pool:
         apart = sum(done.result() for done in [pool.submit(alone) for _ in range(n_threads)])
@@ -67,11 +63,11 @@ def matmul_flops(model: Model, seconds: float = SECONDS) -> float:
 
 
 @torch.inference_mode()
-def copied_bytes_per_s(model: Model, seconds: float = SECONDS) -> float:
+def copied_bytes_per_s(model: Model) -> float:
     """Bytes copied per second, read and written once each, from memory to memory of the model's device, at best."""
     source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=model.device)
     target = torch.zeros_like(source)
-    return COPIED_BYTES / _best_seconds(lambda: target.copy_(source), model, seconds)
+    return COPIED_BYTES / _best_seconds(lambda: target.copy_(source), model, SECONDS)
 
 
 def _token_flops(model: Model, seconds: float, ready: Callable[[], Any]) -> float:

@@ -1,7 +1,7 @@
 """What more labels cost: items/s and tokens fed per row for 3, 10 and 77 labels, by how labels are compared.
 
-Short tickets, packed engine, shared prefix: the rows' own tokens are few, so those of the labels weigh most. A head
-reads the same pass without label tokens.
+Short tickets, shared prefix, the fastest engine that fits: the rows' own tokens are few, so those of the labels weigh
+most. A head reads the same pass without label tokens.
 """
 
 import time
@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipeline.bench.paths import N_TURNS
+from pipeline.bench.turns import deal, spread
 from pipeline.bench.workload import many_labels, seed_task, short_tickets
-from pipeline.buckets import Bucket, cut_buckets
+from pipeline.engine.fused import FusedEngine
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.select import Engine
+from pipeline.passes import run_passes
 from pipeline.prompt import PromptEncoder, build_encoder
 from pipeline.readout import HiddenStates, Readout
 from pipeline.scoring import choose_scorer
+from pipeline.settings import DEFAULT_MAX_TOKENS
+from pipeline.stats import RunStats
 from pipeline.task import Scoring
 
 LABEL_COUNTS = (3, 10, 77)
@@ -35,70 +38,87 @@ class LabelPath:
         name: how labels are compared.
         n_labels: so many.
         n_prefix: tokens of the shared prefix, which names all labels and is computed once.
-        engine: reads the buckets.
-        buckets: its passes, in order.
+        engine: reads the rows.
+        frames: the encoded rows of each turn.
+        max_batch_tokens: most tokens of a bucket.
         n_nodes: label tokens fed behind each row's own.
-        seconds: wall-clock time so far.
+        seconds: wall-clock time of each turn so far.
     """
 
     name: str
     n_labels: int
     n_prefix: int
     engine: Engine
-    buckets: Sequence[Bucket]
+    frames: Sequence[pl.DataFrame]
+    max_batch_tokens: int
     n_nodes: int
-    seconds: float = field(default=0.0)
+    seconds: list[float] = field(default_factory=list)
+
+    def warm_up(self) -> None:
+        """Read two rows."""
+        self._read(self.frames[0].head(2))
 
     def run_turn(self, turn: int) -> None:
-        """Read the buckets of one of ``N_TURNS`` turns against the clock."""
-        first, last = (len(self.buckets) * i // N_TURNS for i in (turn, turn + 1))
+        """Read the rows of a turn against the clock."""
         start = time.perf_counter()
-        for bucket in self.buckets[first:last]:
-            self.engine.score(bucket)
-        self.seconds += time.perf_counter() - start
+        self._read(self.frames[turn])
+        self.seconds.append(time.perf_counter() - start)
 
     def figures(self) -> dict[str, Any]:
         """What is reported."""
-        n_rows = sum(len(bucket.rows) for bucket in self.buckets)
-        own = sum(len(bucket.token_ids) for bucket in self.buckets)
+        n_rows = sum(map(len, self.frames))
+        own = sum(int(frame["n_tokens"].sum()) for frame in self.frames)
+        items = spread([len(frame) / seconds for frame, seconds in zip(self.frames, self.seconds, strict=True)])
         return {
             "labels": self.n_labels,
             "scoring": self.name,
-            "items_per_s": n_rows / self.seconds,
+            "engine": self.engine.name,
+            "items_per_s": items.median,
+            "items_per_s_spread": [items.low, items.high],
             "prefix_tokens": self.n_prefix,
             "label_tokens_per_row": self.n_nodes,
             "fed_tokens_per_row": own / n_rows + self.n_nodes,
         }
 
+    def _read(self, frame: pl.DataFrame) -> None:
+        budget = self.max_batch_tokens
+        for _ in run_passes(self.engine, frame, RunStats(), max_batch_tokens=budget, n_nodes=self.n_nodes):
+            pass
 
-def build_label_paths(model: Model, n_rows: int, max_batch_tokens: int) -> list[LabelPath]:
+
+def build_label_paths(model: Model, n_rows: int, n_turns: int, max_batch_tokens: int) -> list[LabelPath]:
     """The ways for each number of labels, over the same short tickets."""
     paths = []
     for n_labels in LABEL_COUNTS:
         labels = many_labels(n_labels)
         task = replace(seed_task(), labels=tuple((label, "") for label in labels))
-        encoder = build_encoder(task, model.tokenizer, max_tokens=min(2048, model.max_context))
+        encoder = build_encoder(task, model.tokenizer, max_tokens=min(DEFAULT_MAX_TOKENS, model.max_context))
+        frame = encoder.encode(pl.DataFrame({"text": short_tickets(n_rows)}))
+        frames = [frame[rows] for rows in deal(frame["n_tokens"].to_numpy().astype(np.int64), n_turns)]
         continuations = encoder.continuations(labels, task.answer)
-        for scoring in SCORINGS:
-            tree = choose_scorer(scoring, labels, continuations).readout
-            paths.append(_path(scoring, n_labels, model, encoder, tree, n_rows, max_batch_tokens))
-        paths.append(_path("head", n_labels, model, encoder, HiddenStates(), n_rows, max_batch_tokens))
+        readouts: dict[str, Readout] = {
+            scoring: choose_scorer(scoring, labels, continuations).readout for scoring in SCORINGS
+        }
+        for name, readout in (readouts | {"head": HiddenStates()}).items():
+            engine = _fastest(model, encoder, readout)
+            n_prefix = len(encoder.prefix_ids)
+            paths.append(LabelPath(name, n_labels, n_prefix, engine, frames, max_batch_tokens, readout.n_nodes))
     return paths
 
 
-def _path(
-    name: str,
-    n_labels: int,
-    model: Model,
-    encoder: PromptEncoder,
-    readout: Readout,
-    n_rows: int,
-    max_batch_tokens: int,
-) -> LabelPath:
-    texts = encoder.encode(pl.DataFrame({"text": short_tickets(n_rows)}))
-    buckets = list(cut_buckets(texts, max_batch_tokens=max_batch_tokens, extra_tokens=readout.n_nodes))
-    # in the order of lengths the turns would not be alike
-    order = np.random.default_rng(0).permutation(len(buckets))
-    n_prefix = len(encoder.prefix_ids)
-    engine = PackedEngine(model, encoder.prefix_ids, readout)
-    return LabelPath(name, n_labels, n_prefix, engine, [buckets[place] for place in order], readout.n_nodes)
+def ratio_of_most_to_fewest(paths: Sequence[LabelPath]) -> dict[str, float]:
+    """Items/s with the most labels over items/s with the fewest, by how they are compared: medians over the turns."""
+    seconds = {(path.name, path.n_labels): path.seconds for path in paths}
+    fewest, *_, most = LABEL_COUNTS
+    return {
+        path.name: spread([few / many for few, many in zip(path.seconds, seconds[path.name, most], strict=True)]).median
+        for path in paths
+        if path.n_labels == fewest
+    }
+
+
+def _fastest(model: Model, encoder: PromptEncoder, readout: Readout) -> Engine:
+    try:
+        return FusedEngine(model, encoder.prefix_ids, readout)
+    except ValueError:
+        return PackedEngine(model, encoder.prefix_ids, readout)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree
+from pipeline.engine.fused import FusedEngine
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
 from pipeline.engine.padded import PaddedEngine
@@ -89,9 +90,7 @@ def by_length(job: Job) -> Iterator[Raw]:
 
 def bucketed(job: Job) -> Iterator[Raw]:
     """Buckets, as the stage cuts them, on as many workers as the engine has."""
-    return run_passes(
-        job.engine, job.frame, job.stats, max_batch_tokens=job.max_batch_tokens, n_nodes=job.n_nodes
-    )
+    return run_passes(job.engine, job.frame, job.stats, max_batch_tokens=job.max_batch_tokens, n_nodes=job.n_nodes)
 
 
 # The reference first, the fastest last. An engine of another kind or precision is one more line.
@@ -102,6 +101,7 @@ WAYS = (
     Way("padded buckets", PaddedEngine, bucketed),
     Way("padded buckets + shared prefix", PaddedEngine, bucketed, shares_prefix=True),
     Way("packed + shared prefix", PackedEngine, bucketed, shares_prefix=True),
+    Way("fused + shared prefix", FusedEngine, bucketed, shares_prefix=True),
 )
 
 
@@ -115,6 +115,4 @@ def choose_ways(patterns: Sequence[str]) -> tuple[Way, ...]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise UsageError(f"--paths {pattern!r}: there is no such path", f"there are: {'; '.join(names)}")
-    return tuple(
-        way for way in WAYS if way is WAYS[0] or any(fnmatchcase(way.name, pattern) for pattern in patterns)
-    )
+    return tuple(way for way in WAYS if way is WAYS[0] or any(fnmatchcase(way.name, pattern) for pattern in patterns))

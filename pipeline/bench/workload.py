@@ -74,7 +74,7 @@ def load_workload(name: str, n_rows: int, tokenizer: Any) -> Workload:
         from sample_data.workload import mixed_texts, one_line_texts
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"--workload {name}: its texts are written by the generator in sample_data, which an installed package lacks",
+            f"--workload {name}: its texts are written by sample_data, which an installed package lacks",
             "run from the folder of a checkout, or use --workload seed",
         ) from error
 
