@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pipeline.engine.model import Model
+from pipeline.engine.workers import default_threads_kept, use_one_thread
 
 N_TOKENS = 1024
 SECONDS = 0.5
@@ -52,13 +53,12 @@ def matmul_flops(model: Model) -> float:
     start = threading.Barrier(n_threads)
 
     def alone() -> float:
-        torch.set_num_threads(1)  # of this thread
+        use_one_thread()
         with torch.inference_mode():
-            return _token_flops(model, SECONDS / ways, lambda: [start.wait()])
+            return _token_flops(model, SECONDS / ways, start.wait)
 
-    with ThreadPoolExecutor(n_threads) as pool:
+    with default_threads_kept(), ThreadPoolExecutor(n_threads) as pool:
         apart = sum(done.result() for done in [pool.submit(alone) for _ in range(n_threads)])
-    torch.set_num_threads(n_threads)
     return max(together, apart)
 
 
