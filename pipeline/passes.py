@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Smaller passes than this waste more than a worker without work does.
 MIN_BATCH_TOKENS = 128
+# With at least so many, the last pass of one worker is short next to what the others wait for.
+PASSES_OF_A_WORKER = 8
 
 
 def run_passes(
@@ -39,9 +41,10 @@ def run_passes(
     Yields:
         Of each pass: which R of the texts it held, and the (R, K) numbers that the engine read of them.
     """
-    if engine.workers > 1:  # a few texts are dealt out to all workers, too
+    if engine.workers > 1:  # a few texts are dealt out to all workers, too, and all end at about the same time
         n_tokens = int(texts["n_tokens"].sum()) + len(texts) * n_nodes
-        max_batch_tokens = min(max_batch_tokens, max(MIN_BATCH_TOKENS, n_tokens // engine.workers))
+        share = n_tokens // (engine.workers * PASSES_OF_A_WORKER)
+        max_batch_tokens = min(max_batch_tokens, max(MIN_BATCH_TOKENS, share))
     buckets = cut_buckets(texts, max_batch_tokens=max_batch_tokens, extra_tokens=n_nodes)
     for bucket, raw in score_in_order(engine, buckets, stats):
         stats.buckets += 1

@@ -265,9 +265,9 @@ def passes_of(lengths: list[int], workers: int, **limits: int) -> list[list[int]
 
 def test_a_few_texts_are_dealt_to_all_workers() -> None:
     lengths = [100] * 12
-    assert [len(rows) for rows in passes_of(lengths, 3)] == [4, 4, 4]
-    assert [len(rows) for rows in passes_of(lengths, 2, n_nodes=20)] == [6, 6]
-    assert [len(rows) for rows in passes_of(lengths, 3, max_batch_tokens=200)] == [2] * 6
+    assert [len(rows) for rows in passes_of(lengths * 4, 3)] == [2] * 24  # eight for each
+    assert [len(rows) for rows in passes_of(lengths * 4, 2, n_nodes=20)] == [3] * 16
+    assert [len(rows) for rows in passes_of(lengths * 4, 3, max_batch_tokens=120)] == [1] * 48
 
 
 def test_one_worker_gets_as_much_as_the_limit_allows() -> None:
