@@ -49,7 +49,6 @@ def main() -> int:
 
 
 def contest(options: argparse.Namespace, chosen: list[str], folder: Path) -> None:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     model, work = options.model or embedded_model(), folder / "work.json"
     sizes = [str(options.rows), str(options.rounds)]
