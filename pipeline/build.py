@@ -127,6 +127,18 @@ def with_batch_prior(stage: Stage, texts: Sequence[str], stats: RunStats) -> Sta
     )
 
 
+def in_int8(engine: FusedEngine, encoder: PromptEncoder, readout: Readout) -> FusedEngine:
+    """An engine like a float one that computes in int8, smoothed for a prompt.
+
+    Args:
+        engine: of a model that can be quantized.
+        encoder: the prompt.
+        readout: that the engine was built with.
+    """
+    texts = encoder.encode(pl.DataFrame({"text": SMOOTHING_TEXTS}))
+    return quantized(engine, cut_buckets(texts, max_batch_tokens=CPU_TOKENS, extra_tokens=readout.n_nodes))
+
+
 def contextual_prior(stage: Stage) -> NDArray[np.float64]:
     """(labels,) what the stage's engine gives labels for texts without content."""
     texts = stage.encoder.encode(pl.DataFrame({"text": CONTENT_FREE}))
@@ -180,8 +192,7 @@ def _engine(model: Model, settings: Settings, encoder: PromptEncoder, readout: R
     if (reason := why_not_int8(model)) or not isinstance(engine, FusedEngine):
         reason = reason or "the fused engine does not agree with the reference path"
         raise UsageError(f"--quantize {settings.quantize} is not for model {model.name!r}: {reason}", UNQUANTIZED)
-    texts = encoder.encode(pl.DataFrame({"text": SMOOTHING_TEXTS}))
-    return quantized(engine, cut_buckets(texts, max_batch_tokens=CPU_TOKENS, extra_tokens=readout.n_nodes)), engine
+    return in_int8(engine, encoder, readout), engine
 
 
 def _probe(encoder: PromptEncoder) -> Bucket:

@@ -131,7 +131,8 @@ def test_every_path_scores_every_row_and_counts_its_tokens(tiny_model_folder: Pa
             path.run_turn(turn)
     computed = {path.way.name: sum(turn.computed_tokens for turn in path.turns) for path in paths}
     for path in paths:
-        assert np.abs(path.raw - paths[0].raw).max() < 1e-3, path.way.name
+        largest = np.abs(path.raw - paths[0].raw).max()
+        assert 1e-3 < largest < 1 if path.way.quantized else largest < 1e-3, path.way.name
         assert [turn.rows for turn in path.turns] == [35, 35]
     assert computed["one at a time"] == bound.n_tokens.sum()
     own = int(bound.behind_prefix["n_tokens"].sum())
@@ -154,7 +155,7 @@ def test_tokens_of_labels_count_as_each_engine_feeds_them(tiny_model_folder: Pat
     tree = bound.scorer.readout
     chains = sum(map(len, tree.paths))
     assert tree.n_nodes < chains
-    single, _, _, padded, _, packed, _ = build_paths(WAYS, bound, 1, 1024, print)
+    single, _, _, padded, _, packed, *_ = build_paths(WAYS, bound, 1, 1024, print)
     for path in (single, padded, packed):
         path.run_turn(0)
     assert single.turns[0].computed_tokens == bound.n_tokens.sum() * len(tree.paths) + 20 * chains
@@ -193,7 +194,10 @@ def test_a_path_that_does_not_fit_the_model_is_told_and_left_out() -> None:
     bound = bind(Workload("seed", ["refund please"] * 4, None, seed_task()), model)
     paths = build_paths(WAYS, bound, 2, 1024, told.append)
     assert "fused + shared prefix" not in [path.way.name for path in paths]
-    assert told == ["left out: fused + shared prefix: the layers of Gemma2Model are not known"]
+    assert told == [
+        f"left out: {name}: the layers of Gemma2Model are not known"
+        for name in ("fused + shared prefix", "fused + shared prefix, int8")
+    ]
 
 
 def test_the_ceiling_counts_the_layers_that_every_token_passes() -> None:
@@ -226,8 +230,9 @@ def test_it_prints_tables_and_one_line_of_json(
         paths = {path["path"]: path for path in workload["paths"]}
         assert [*paths] == [way.name for way in WAYS]
         for name, path in paths.items():
-            assert path["agreement"] == 1.0, name
-            assert path["largest_difference"] < 1e-3, name
+            exact = not name.endswith("int8")
+            assert path["agreement"] == 1.0 if exact else path["agreement"] > 0.5, name
+            assert path["largest_difference"] < (1e-3 if exact else 1), name
             assert path["items_per_s_spread"][0] <= path["items_per_s"] <= path["items_per_s_spread"][1], name
             assert path["peak_mib"] == 12.0
             assert any(line.startswith(name) for line in lines)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.bench.workload import Workload
 from pipeline.buckets import cut_buckets, length_window
 from pipeline.engine.model import Model
+from pipeline.engine.select import Engine
 from pipeline.engine.single import SingleEngine
 from pipeline.prompt import PromptEncoder, build_encoder
 from pipeline.scoring import CONTENT_FREE, TreeScorer, choose_scorer, label_prior
@@ -44,10 +45,17 @@ class Bound:
         """(n,) tokens of each row's whole prompt."""
         return self.whole["n_tokens"].to_numpy().astype(np.int64)
 
-    def decisions(self, raw: NDArray[np.float32]) -> NDArray[np.int64]:
-        """(n,) which label each row gets, from (n, E) edge scores."""
-        chosen: NDArray[np.int64] = (self.scorer.scores(raw) - self.prior).argmax(axis=1)
+    def decisions(self, raw: NDArray[np.float32], prior: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
+        """(n,) which label each row gets, from (n, E) edge scores and what calibration takes off them."""
+        chosen: NDArray[np.int64] = (self.scorer.scores(raw) - (self.prior if prior is None else prior)).argmax(axis=1)
         return chosen
+
+    def prior_by(self, engine: Engine) -> NDArray[np.float64]:
+        """(labels,) what calibration takes off the scores of an engine that shares the prefix and is less exact."""
+        if self.workload.task.calibration == "none":
+            return self.prior
+        probes = cut_buckets(_encoded(CONTENT_FREE, self.encoder), max_batch_tokens=1 << 20)
+        return label_prior(self.scorer.scores(np.concatenate([engine.score(probe) for probe in probes])))
 
     def shared_share(self) -> float:
         """Share of the rows' own tokens that stand in beginnings that several of them have in common."""

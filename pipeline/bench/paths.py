@@ -19,6 +19,9 @@ from pipeline.bench.bound import Bound
 from pipeline.bench.ceiling import flop_of_last_rest, flop_per_token
 from pipeline.bench.turns import deal, spread
 from pipeline.bench.ways import Job, Way
+from pipeline.build import in_int8
+from pipeline.engine.fused import FusedEngine
+from pipeline.engine.int8 import why_not_int8
 from pipeline.engine.select import Engine
 from pipeline.stats import RunStats
 
@@ -56,6 +59,7 @@ class Path:
         max_batch_tokens: most tokens of a bucket.
         n_threads: of torch, in the thread that calls.
         raw: (n, E) edge scores, filled as it goes.
+        prior: (labels,) what calibration takes off the scores.
         turns: what it did so far.
     """
 
@@ -66,6 +70,7 @@ class Path:
     max_batch_tokens: int
     n_threads: int
     raw: NDArray[np.float32]
+    prior: NDArray[np.float64]
     turns: list[Turn] = field(default_factory=list)
 
     def warm_up(self) -> None:
@@ -122,13 +127,25 @@ def build_paths(
     paths = []
     for way in ways:
         try:
-            engine = way.build(bound.model, bound.encoder.prefix_ids if way.shares_prefix else (), tree)
+            engine, prior = _engine(way, bound), bound.prior
         except ValueError as error:
             say(f"left out: {way.name}: {error}")
             continue
+        if way.quantized:
+            prior = bound.prior_by(engine)
         raw = np.full((n_rows, len(tree.edges)), np.nan, np.float32)
-        paths.append(Path(way, engine, bound, groups, max_batch_tokens, torch.get_num_threads(), raw))
+        paths.append(Path(way, engine, bound, groups, max_batch_tokens, torch.get_num_threads(), raw, prior))
     return paths
+
+
+def _engine(way: Way, bound: Bound) -> Engine:
+    encoder, tree = bound.encoder, bound.scorer.readout
+    engine = way.build(bound.model, encoder.prefix_ids if way.shares_prefix else (), tree)
+    if way.quantized and isinstance(engine, FusedEngine):
+        if reason := why_not_int8(bound.model):
+            raise ValueError(reason)
+        return in_int8(engine, encoder, tree)
+    return engine
 
 
 def figures(path: Path, reference: Path, ceilings: Sequence[float], peak_mib: float | None) -> dict[str, Any]:
@@ -158,6 +175,6 @@ def figures(path: Path, reference: Path, ceilings: Sequence[float], peak_mib: fl
         "computed_tokens_per_row": computed / n_rows,
         "padding_share": sum(turn.padding for turn in turns) / computed,
         "peak_mib": peak_mib,
-        "agreement": float((bound.decisions(path.raw) == bound.decisions(reference.raw)).mean()),
+        "agreement": float((bound.decisions(path.raw, path.prior) == bound.decisions(reference.raw)).mean()),
         "largest_difference": float(np.abs(path.raw - reference.raw).max()),
     }

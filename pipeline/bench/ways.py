@@ -64,12 +64,14 @@ class Way:
         build: makes its engine of a model, a prefix and what is read; a ValueError says that the model does not fit.
         passes: does a job; gives which rows each pass held, and what was read of them.
         shares_prefix: whether the prompt's beginning is computed once, or with every row.
+        quantized: whether the engine is then put in int8.
     """
 
     name: str
     build: Callable[[Model, tuple[int, ...], ContinuationTree], Engine]
     passes: Callable[[Job], Iterator[Raw]]
     shares_prefix: bool = False
+    quantized: bool = False
 
 
 def one_by_one(job: Job) -> Iterator[Raw]:
@@ -102,6 +104,7 @@ WAYS = (
     Way("padded buckets + shared prefix", PaddedEngine, bucketed, shares_prefix=True),
     Way("packed + shared prefix", PackedEngine, bucketed, shares_prefix=True),
     Way("fused + shared prefix", FusedEngine, bucketed, shares_prefix=True),
+    Way("fused + shared prefix, int8", FusedEngine, bucketed, shares_prefix=True, quantized=True),
 )
 
 
