@@ -66,6 +66,7 @@ def test_metrics_hold_every_count_once() -> None:
         "rows_per_second": 50.0,
         "tokens_per_second": 5000.0,
         "verify": None,
+        "agreement": None,
     }
 
 

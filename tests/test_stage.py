@@ -240,8 +240,9 @@ def test_a_row_without_finite_scores_does_not_spoil_those_in_its_pass(model: Any
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_pass_that_runs_out_of_memory_is_split_until_it_fits(
-    stage: Stage, workers: int, caplog: pytest.LogCaptureFixture
+    stage: Stage, workers: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pipeline.passes.PASSES_OF_A_WORKER", 1)  # else three workers share the rows two by two
     largest = []
 
     def fault(bucket: Bucket, scores: NDArray[np.float32]) -> NDArray[np.float32]:
