@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep converted models and logs there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no engine is left behind
     chosen = options.engines.split(",")
     if unknown := [name for name in chosen if name not in names]:
         parser.error(f"--engines {unknown[0]!r}: there are {', '.join(names)}")

@@ -70,6 +70,7 @@ PEERS = (
     Peer("openvino", "openvino_graph", "float32", OPENVINO),
     Peer("openvino-genai", "openvino_genai_batching", "float32", GENAI),
     Peer("ctranslate2", "ctranslate2_batches", "float32", CTRANSLATE2),
+    Peer("ours-int8", "ours", "int8", ()),
     Peer("onnxruntime-int8", "onnx_graph", "int8", ORT),
     Peer("openvino-genai-int8", "openvino_genai_batching", "int8", (*GENAI, "nncf==3.4.0")),
     Peer("ctranslate2-int8", "ctranslate2_batches", "int8", CTRANSLATE2),

@@ -1,4 +1,7 @@
-"""This project: the stage's own passes with the engine that ``auto`` chooses, as ``classify`` runs them."""
+"""This project: the stage's own passes with the engine that ``auto`` chooses, as ``classify`` runs them.
+
+int8 is ``--quantize int8``.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +21,11 @@ from tests.peers.work import Prompt, Question
 
 
 class Ours:
-    def __init__(self, model_folder: Path, question: Question) -> None:
+    def __init__(self, model_folder: Path, question: Question, precision: str) -> None:
         model = load_model(str(model_folder), device="cpu", dtype="float32")
-        self._stage = build_stage(load_workload(question.workload, 1, model.tokenizer).task, model, Settings())
+        task = load_workload(question.workload, 1, model.tokenizer).task
+        settings = Settings(quantize="int8" if precision == "int8" else "none")
+        self._stage = build_stage(task, model, settings)
         self._question = question
         engine = self._stage.engine
         self.setting = f"{engine.name}, {engine.workers} workers, {self._stage.max_batch_tokens} tokens a pass"
@@ -38,4 +43,4 @@ class Ours:
 
 
 def build(model_folder: Path, folder: Path, question: Question, precision: str) -> Ours:
-    return Ours(model_folder, question)
+    return Ours(model_folder, question, precision)
