@@ -21,10 +21,12 @@ from pipeline.classify import main
 from pipeline.command.manifest import MANIFEST_NAME, Manifest
 from pipeline.command.output_folder import LOCK_NAME
 from pipeline.command.run import FOLDER_JOURNAL
-from pipeline.engine.packed import PackedEngine
 from pipeline.errors import StorageError
 from pipeline.head import LinearHead
 from pipeline.parquet.sink import ParquetSink
+from pipeline.prepare import Prepared
+from pipeline.stage import Stage
+from pipeline.stats import RunStats
 from pipeline.verify import spread
 
 ROOT = Path(__file__).parents[1]
@@ -491,12 +493,15 @@ def test_verify_counts_over_all_files(night: Night) -> None:
 def test_a_file_that_fails_its_verification_is_not_written(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     write(night.input / "a.parquet", 12)
     write(night.input / "b.parquet", 2)
-    monkeypatch.setattr("pipeline.passes.PASSES_OF_A_WORKER", 1)
-    score = PackedEngine.score  # mixes up the rows of larger buckets, which the small file has none of
-    monkeypatch.setattr(
-        PackedEngine, "score", lambda engine, bucket: score(engine, bucket)[:: -1 if len(bucket.rows) > 3 else 1]
-    )
-    assert night.run("--verify", 28, "--engine", "packed") == 3
+    score = Stage._score
+
+    def wrong(stage: Stage, prepared: Prepared, stats: RunStats) -> None:
+        score(stage, prepared, stats)
+        if prepared.table.num_rows > 3:  # the small file has fewer
+            prepared.scores[:] = prepared.scores[:, ::-1]
+
+    monkeypatch.setattr(Stage, "_score", wrong)
+    assert night.run("--verify", 28) == 3
     assert files_in(night.output) == ["b.parquet"]
     assert night.metrics["verify"]["wrong_rows"]
     assert night.counts == (1, 0, 1)
