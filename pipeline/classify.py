@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -27,6 +28,9 @@ from pipeline.errors import Interrupted, PipelineError, UsageError
 from pipeline.parquet.uri import public_name
 from pipeline.prefetch import has_stragglers
 from pipeline.task import Task
+
+if TYPE_CHECKING:
+    from pipeline.command.run import Run
 
 log = logging.getLogger("pipeline.classify")  # __name__ is "__main__" here
 
@@ -84,12 +88,27 @@ def _label(options: Options, report: Report, signals: StopSignals) -> int:
     if options.metrics is not None:
         check_metrics_path(options.metrics)
         report.metrics_path = None if options.dry_run else options.metrics
-    from pipeline.command.run import Run
-
-    exit_code = Run(options, settings, report, signals).label(task)
+    exit_code = _chosen_run(options)(options, settings, report, signals).label(task)
     if not options.dry_run:
         _show_summary(report, options.log_format)
     return exit_code
+
+
+def _chosen_run(options: Options) -> "type[Run]":
+    """The kind of run: on this machine, or on Ray."""
+    if options.ray is None or options.dry_run:
+        from pipeline.command.run import Run
+
+        return Run
+    try:
+        from pipeline.distributed.run import RayRun
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise UsageError(
+            f"--ray {options.ray}: Ray is not installed", "pip install -c constraints.txt -e '.[ray]'"
+        ) from error
+    return RayRun
 
 
 def _check_head(path: Path, task: Task, where: str) -> None:

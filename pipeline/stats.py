@@ -62,6 +62,29 @@ class RunStats:
         self.rows += self.buffer_rows
         self.buffer_rows = self.buffer_tokens = 0
 
+    def add(self, other: "RunStats") -> None:
+        """Add rows that were labelled elsewhere, and what it took; seconds of several workers are added up."""
+        self.rows += other.rows
+        self.texts += other.texts
+        self.known_texts += other.known_texts
+        self.labels.update(other.labels)
+        self.unlabelled += other.unlabelled
+        self.statuses.update(other.statuses)
+        self.calibration_texts += other.calibration_texts
+        self.fed_tokens += other.fed_tokens
+        self.padded_tokens += other.padded_tokens
+        self.buckets += other.buckets
+        self.splits += other.splits
+        for phase in {"read", "tokenize", "model", "verify"} & other.seconds.keys():
+            self.seconds[phase] += other.seconds[phase]
+
+    def take_back(self, other: "RunStats") -> None:
+        """Take back the rows that were added: they are in no output. The work done stays counted."""
+        self.rows -= other.rows
+        self.labels -= other.labels
+        self.unlabelled -= other.unlabelled
+        self.statuses -= other.statuses
+
     def add_passes(self, other: "RunStats") -> None:
         """Add what the model did to calibrate: its texts are counted again when their rows come."""
         self.calibration_texts += other.texts

@@ -101,6 +101,12 @@ ORDER = [
     "command.checked_file",
     "command.dry_run",
     "command.run",
+    "distributed.unit",
+    "distributed.worker",
+    "distributed.pool",
+    "distributed.cluster",
+    "distributed.parts",
+    "distributed.run",
     "classify",
     "cache",
     "evaluation.confusion",
@@ -174,7 +180,7 @@ OWNERS = {
     "scipy": ("evaluation", "tuning.measure"),
     "matplotlib": ("evaluation.pictures", "bench.plot"),
     "sqlite3": ("label_store", "stored_scores"),
-    "ray": (),
+    "ray": ("distributed.pool", "distributed.cluster"),
 }
 
 

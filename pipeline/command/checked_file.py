@@ -32,6 +32,7 @@ class CheckedFile:
         output: where it is written.
         task: bound to it.
         num_rows: that will be read.
+        group_rows: rows of each row group, whether they will be read or not.
         input_state: while it was looked at.
         output_state: of what is in its place; None for nothing.
         recipe: by which the output that is there was made from this input; None if it was not.
@@ -42,6 +43,7 @@ class CheckedFile:
     output: Location
     task: Task
     num_rows: int
+    group_rows: tuple[int, ...]
     input_state: FileState
     output_state: FileState | None
     recipe: str | None
@@ -80,11 +82,11 @@ class FileChecks:
         with ParquetSource(place, limit=self.limit) as source:
             task, _ = bind_schema(self.task, self.settings, source.schema)
             check_writable(source.schema)
-            num_rows = source.num_rows
+            num_rows, group_rows = source.num_rows, source.layout.row_group_rows
         check_file_place(output)
         output_state = state_of(output)
         recipe = self.manifest.recipe(name, input_state, output_state, lambda: mark_in(output))
-        file = CheckedFile(name, place, output, task, num_rows, input_state, output_state, recipe)
+        file = CheckedFile(name, place, output, task, num_rows, group_rows, input_state, output_state, recipe)
         if recipe is None:
             check_may_be_written(file, overwrite=self.overwrite)
         return file

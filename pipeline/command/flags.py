@@ -88,6 +88,26 @@ def share(value: str | float) -> float:
     raise typer.BadParameter(f"{text!r} is neither a number from 0 to 1 nor a percentage like 95%")
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From a number to one that is not smaller."""
+
+    fewest: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.fewest}" if self.fewest == self.most else f"{self.fewest},{self.most}"
+
+
+def span(value: str | Span) -> Span:
+    """Read a whole number above 0, or two with a comma between; a flag's default passes through here too."""
+    fewest, comma, most = str(value).partition(",")
+    read = Span(count(fewest.strip()), count(most.strip() if comma else fewest.strip()))
+    if read.most < read.fewest:
+        raise typer.BadParameter(f"{str(value)!r} goes from {read.fewest} down to {read.most}")
+    return read
+
+
 def number(text: str) -> float:
     """Read a number."""
     try:

@@ -15,6 +15,7 @@ import typer
 
 from pipeline.command.flags import (
     RowLimit,
+    Span,
     column_names,
     count,
     count_or_auto,
@@ -22,6 +23,7 @@ from pipeline.command.flags import (
     number,
     row_limit,
     share,
+    span,
     usage_error,
 )
 from pipeline.errors import UsageError
@@ -45,7 +47,7 @@ EXIT_CODES = (
 
 
 # Work files, journals, and what is kept in an output folder.
-OWN_SUFFIXES = (".partial", ".scores", ".parquet_classify.json", ".parquet_classify.lock")
+OWN_SUFFIXES = (".partial", ".scores", ".parts", ".parquet_classify.json", ".parquet_classify.lock")
 
 
 def _print_version(wanted: bool) -> None:
@@ -225,6 +227,56 @@ class Options:
         ),
     ] = None
 
+    ray: Annotated[
+        str | None,
+        flag(
+            "ray",
+            "Cluster",
+            "Label on Ray: local, also if nothing follows, starts one on this machine; else a cluster's address.",
+            metavar="[ADDRESS]",
+        ),
+    ] = None
+    workers: Annotated[
+        Span | None,
+        flag(
+            "workers",
+            "Cluster",
+            "Workers on Ray, or from MIN to MAX as they find a place; by default as many as have room.",
+            metavar="N|MIN,MAX",
+            parser=span,
+        ),
+    ] = None
+    cpus_per_worker: Annotated[
+        int | None,
+        flag(
+            "cpus-per-worker",
+            "Cluster",
+            "Cores of each worker; by default 4, or all of a smaller machine.",
+            metavar="N",
+            parser=count,
+        ),
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None,
+        flag(
+            "gpus-per-worker",
+            "Cluster",
+            "GPUs of each worker; by default 1 where there are any; 0.5 lets two share one.",
+            metavar="N",
+            parser=number,
+        ),
+    ] = None
+    unit_rows: Annotated[
+        int,
+        flag(
+            "unit-rows",
+            "Cluster",
+            "About how many rows a worker labels at a time: whole row groups of one file.",
+            metavar="N",
+            parser=count,
+        ),
+    ] = 20_000
+
     cache: Annotated[
         Path | None,
         flag(
@@ -364,6 +416,7 @@ class Options:
             )
         if self.quantize != "none":
             self._check_quantize()
+        self._check_ray()
         if self.explain is not None and self.dry_run:
             raise UsageError(
                 f"--explain {self.explain} and --dry-run exclude each other: a dry run loads no model",
@@ -403,6 +456,24 @@ class Options:
                     UNQUANTIZED,
                 )
 
+    def _check_ray(self) -> None:
+        if self.ray is None:
+            for flag_name, value in (
+                ("--workers", self.workers),
+                ("--cpus-per-worker", self.cpus_per_worker),
+                ("--gpus-per-worker", self.gpus_per_worker),
+            ):
+                if value is not None:
+                    raise UsageError(f"{flag_name} {value} has no effect without --ray", "add --ray, or leave it out")
+            return
+        if self.explain is not None:
+            raise UsageError(
+                f"--explain {self.explain} and --ray exclude each other: workers have no stdout",
+                "leave --ray out, and take a few rows with --limit",
+            )
+        if self.gpus_per_worker is not None and not self.gpus_per_worker >= 0:
+            raise UsageError(f"--gpus-per-worker {self.gpus_per_worker:g} is below 0", "0 is for CPUs only")
+
 
 def parse(arguments: Sequence[str]) -> Options | None:
     """The options; None when help or the version was asked for, and printed.
@@ -410,6 +481,7 @@ def parse(arguments: Sequence[str]) -> Options | None:
     Raises:
         UsageError: an unknown flag, a missing argument, a value that is not allowed.
     """
+    arguments = _with_ray_address(arguments)
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command(help=HELP, epilog=EXIT_CODES)(Options)
     command = typer.main.get_command(app)
@@ -427,3 +499,11 @@ def parse(arguments: Sequence[str]) -> Options | None:
         if not place and not options.print_task:
             raise UsageError(f"missing argument '{metavar}'", f"see {COMMAND} --help")
     return options
+
+
+def _with_ray_address(arguments: Sequence[str]) -> list[str]:
+    """``--ray`` with nothing behind it, or another flag, is ``--ray local``."""
+    given = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        given += [argument, "local"] if argument == "--ray" and following.startswith("--") else [argument]
+    return given

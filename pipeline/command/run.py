@@ -93,7 +93,7 @@ class Run:
                     check_cache(options.cache)
                     write_stdout(plan(options, task, source, output, fields))
                     return
-                log.info("text from %s", _text(task.columns))
+                log.info("text from %s", in_words(task.columns))
                 with self._store(journal_of(output.scratch)) as store:
                     stage, model = self._load(task, store)
                     check_agreement(stage, [(source.location, task)], options, report, self._progress)
@@ -128,7 +128,7 @@ class Run:
             files = self._check(checks, names)
             if not files:
                 return
-            _tell_text(files)
+            tell_text([file.task for file in files])
             with self._store(notes_folder(output) / FOLDER_JOURNAL) as store:
                 stage, model = self._load(task, store)
                 self.report.facts["text_columns"] = list(
@@ -246,13 +246,17 @@ class Run:
         return chosen_kind(self.options.progress, self.options.log_format)
 
 
-def _tell_text(files: Sequence[CheckedFile]) -> None:
-    """One line for each choice of columns."""
-    for columns, n_files in Counter(file.task.columns for file in files).items():
-        log.info("text from %s in %d file%s", _text(columns), n_files, "" if n_files == 1 else "s")
+def tell_text(tasks: Sequence[Task]) -> None:
+    """One line for each choice of columns.
+
+    Args:
+        tasks: of many files, bound to one each.
+    """
+    for columns, n_files in Counter(task.columns for task in tasks).items():
+        log.info("text from %s in %d file%s", in_words(columns), n_files, "" if n_files == 1 else "s")
 
 
-def _text(columns: Sequence[str]) -> str:
-    """Where the text comes from, names with line breaks and the like quoted."""
+def in_words(columns: Sequence[str]) -> str:
+    """Where the text comes from; those with line breaks and the like quoted."""
     names = [name if name.isprintable() else repr(name) for name in columns]
     return f"column{'' if len(names) == 1 else 's'} {', '.join(names)}"

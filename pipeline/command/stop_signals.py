@@ -59,6 +59,11 @@ class StopSignals:
         """From here on signals change nothing: the little that is left will be done."""
         self._ignored = True
 
+    def take_back(self) -> None:
+        """Receive signals again after a library has put handlers of its own in place."""
+        for signum in self._before:
+            signal.signal(signum, self._receive)
+
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Until the block ends, signals change nothing; then ``check`` tells of them."""

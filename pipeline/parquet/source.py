@@ -7,7 +7,7 @@ per column at a time, as large as the file's writer made them. Knows nothing of 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +43,7 @@ class ParquetSource:
         max_bytes: bytes of Arrow memory a batch should have. Sizes adapt to the rows seen so far, so that a batch
             where rows suddenly get longer may be larger.
         limit: read only the first rows.
+        row_groups: read only these, which are neighbours; None for all.
 
     Attributes:
         location: what it was opened from.
@@ -64,6 +65,7 @@ class ParquetSource:
         max_rows: int = MAX_READ_ROWS,
         max_bytes: int = MAX_READ_BYTES,
         limit: int | None = None,
+        row_groups: range | None = None,
     ) -> None:
         check_magic_bytes(location)
         self.location = location
@@ -81,7 +83,11 @@ class ParquetSource:
         self.metadata: pq.FileMetaData = self._file.metadata
         self.layout: FileLayout = read_layout(location, self._file, ns_timestamps=ns_timestamps)
         self.schema: pa.Schema = self.layout.schema
-        self.num_rows: int = self.metadata.num_rows if limit is None else min(limit, self.metadata.num_rows)
+        self._groups = range(self.metadata.num_row_groups) if row_groups is None else row_groups
+        group_rows = tuple(self.layout.row_group_rows[group] for group in self._groups)
+        if row_groups is not None:
+            self.layout = replace(self.layout, row_group_rows=group_rows)
+        self.num_rows: int = sum(group_rows) if limit is None else min(limit, sum(group_rows))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows in order; each call starts anew.
@@ -97,7 +103,7 @@ class ParquetSource:
         pace = ReadPace(self._max_rows, self._max_bytes)
         batch: pa.RecordBatch | None = None
         n_rows_left = self.num_rows
-        for group in range(self.metadata.num_row_groups):
+        for group in self._groups:
             if not n_rows_left:
                 return
             for read_batch in self._group_batches(group, pace, columns):

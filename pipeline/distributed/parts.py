@@ -1,0 +1,90 @@
+"""The parts of an unfinished output: where they lie, how they become one file, and how they go away."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pyarrow.fs
+
+from pipeline.distributed.unit import Unit
+from pipeline.errors import OutputError, StorageError
+from pipeline.parquet.location import Location
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
+
+FOLDER_PARTS = ".parquet_classify.parts"
+
+
+def parts_beside(output: Location) -> Location:
+    """The folder of a single output's parts: beside it, on the file system or in the bucket that all machines see."""
+    path = str(output.scratch) if output.is_local else output.path
+    folder, _, name = path.rpartition("/")
+    beside = f".{name}.parts"
+    return Location(
+        f"{output.name.rpartition('/')[0]}/{beside}".lstrip("/") if not output.is_local else f"{folder}/{beside}",
+        output.filesystem,
+        f"{folder}/{beside}",
+    )
+
+
+def assemble(units: Sequence[Unit], sink: ParquetSink, check: Callable[[], None]) -> None:
+    """Write the rows of parts, in the order of the units, as one run on one machine would have.
+
+    Args:
+        units: of one file, in order.
+        sink: of its output.
+        check: called often; what it raises ends it.
+
+    Raises:
+        StorageError: a part is not what its worker wrote.
+        PipelineError: it cannot be read, or the output not written.
+    """
+    for unit in units:
+        with ParquetSource(unit.part) as part:
+            if part.num_rows != unit.rows.n_rows:
+                raise StorageError(
+                    f"part {unit.part.name!r} holds {part.num_rows:,} rows, and {unit.rows.n_rows:,} were written",
+                    "run the same command again",
+                )
+            for batch in part.batches():
+                check()
+                sink.write(_in_schema(batch, sink.schema))
+
+
+@contextmanager
+def folders_of(units: Sequence[Unit]) -> Iterator[None]:
+    """Create the folders of all parts; those that are empty when the block ends are removed.
+
+    Raises:
+        OutputError: they cannot be created.
+    """
+    folders = list(dict.fromkeys(unit.part.local.parent for unit in units if unit.part.is_local))
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"the folder {str(error.filename)!r} for unfinished parts cannot be created: {error.strerror}",
+            "write to another folder",
+        ) from error
+    try:
+        yield
+    finally:
+        for folder in folders:
+            with suppress(OSError):  # not empty, or gone
+                folder.rmdir()
+
+
+def remove_parts(folder: Location) -> None:
+    """Remove a folder of parts; never fails, since the output is there already."""
+    try:
+        folder.filesystem.delete_dir(folder.path)
+    except (OSError, pa.ArrowException):
+        return
+
+
+def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows, where the file format gave a column back in another type than it was given."""
+    if batch.schema.types != schema.types:
+        batch = batch.cast(schema)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
