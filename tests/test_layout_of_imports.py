@@ -102,6 +102,7 @@ ORDER = [
     "command.dry_run",
     "command.run",
     "distributed.unit",
+    "distributed.plan",
     "distributed.worker",
     "distributed.pool",
     "distributed.cluster",

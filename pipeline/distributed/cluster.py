@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,13 @@ DEFAULT_CPUS = 4
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
+def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[None]:
     """Ray, until the block ends.
 
     Args:
         address: ``local`` to start one on this machine; else as ``ray.init`` takes it: ``auto``, ``HOST:PORT``,
             ``ray://HOST:PORT``.
+        restore_signals: puts the run's handlers back, since Ray has its own for SIGTERM.
 
     Raises:
         UsageError: there is none at that address.
@@ -31,6 +32,7 @@ def connected(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    restore_signals()
     logging.getLogger("ray").setLevel(logging.ERROR)
     own: dict[str, Any] = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
@@ -44,6 +46,7 @@ def connected(address: str) -> Iterator[None]:
             f"--ray {address!r}: {type(error).__name__}: {reason}",
             "check that ray status works there, or use --ray local",
         ) from error
+    restore_signals()
     try:
         yield
     finally:

@@ -8,13 +8,13 @@ in which things happen.
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from pipeline.command.checked_file import CheckedFile
-from pipeline.command.failures import tell_failure
+from pipeline.command.failures import FILE_ERRORS, tell_failure
 from pipeline.command.files import FileTree, check_output_place
 from pipeline.command.manifest import Manifest, existing_state, state_of
 from pipeline.command.output_folder import folder_of, locked_folder
@@ -23,17 +23,17 @@ from pipeline.command.report import footer
 from pipeline.command.run import Run, in_words, tell_text
 from pipeline.distributed.cluster import connected, pool_size, worker_environment
 from pipeline.distributed.parts import FOLDER_PARTS, assemble, folders_of, parts_beside, remove_parts
+from pipeline.distributed.plan import parts_of, plan_units
 from pipeline.distributed.pool import Crash, Pool, PoolSize
-from pipeline.distributed.unit import Done, Failed, Finished, Job, Outcome, Unit, cut_units
+from pipeline.distributed.unit import Done, Failed, Finished, Job, Outcome, Unit
 from pipeline.distributed.worker import UnitWorker
-from pipeline.errors import GateError, ModelError, PipelineError
+from pipeline.errors import GateError, InputError, ModelError, PipelineError
 from pipeline.parquet.location import Location, locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 from pipeline.schema import bind_schema
 from pipeline.stats import RunStats
 from pipeline.task import Task
-from pipeline.verify import spread
 from pipeline.version import installed_version
 
 log = logging.getLogger(__name__)
@@ -95,17 +95,18 @@ class RayRun(Run):
                 groups = source.layout.row_group_rows
                 file = CheckedFile("", place, output, bound, source.num_rows, groups, state, None, None)
                 parts = parts_beside(output)
-                for work in self._worked([file], parts, task):
-                    if work.error is not None:
-                        raise work.error
-                    self._check_failed(work)
-                    with report.stats.phase("write"):
-                        assemble(work.units, sink, self.signals.check)
-                    self.signals.check()
-                    self.signals.ignore()
-                    with report.stats.phase("write"):
-                        sink.commit(footer(work.facts))
-                    remove_parts(parts)
+                with closing(self._worked([file], parts, task)) as works:
+                    (work,) = works
+                if work.error is not None:
+                    raise work.error
+                self._check_failed(work)
+                with report.stats.phase("run"), report.stats.phase("write"):
+                    assemble(work.units, sink, self.signals.check)
+                self.signals.check()
+                self.signals.ignore()
+                with report.stats.phase("run"), report.stats.phase("write"):
+                    sink.commit(footer(work.facts))
+                remove_parts(parts)
 
     def _label_all(self, tree: FileTree, task: Task) -> None:
         output = locate(self.options.output)
@@ -119,12 +120,16 @@ class RayRun(Run):
                 return
             tell_text([file.task for file in files])
             parts = output.child(FOLDER_PARTS)
-            for work in self._worked(files, parts, task):
-                try:
-                    self._finish(work, checks.manifest)
-                except PipelineError as error:
-                    self.signals.check()
-                    self._tell_failed(work, error)
+            with closing(self._worked(files, parts, task)) as works:
+                for work in works:
+                    if work.error is not None:
+                        self._tell_failed(work, work.error)
+                        continue
+                    try:
+                        self._finish(work, checks.manifest)
+                    except FILE_ERRORS as error:
+                        self.signals.check()  # or what a signal became would pass for the file's fault
+                        self._tell_failed(work, error)
             columns = dict.fromkeys(name for file in files for name in file.task.columns)
             self.report.facts["text_columns"] = list(columns)
             if not self.report.failures:
@@ -133,8 +138,6 @@ class RayRun(Run):
     def _finish(self, work: FileWork, manifest: Manifest) -> None:
         """A file's units are over: put its parts together, commit, record."""
         file, options = work.file, self.options
-        if work.error is not None:
-            raise work.error
         if work.is_finished:
             manifest.finish(file.name, file.output_state)
             self._count("skipped")
@@ -155,7 +158,7 @@ class RayRun(Run):
                     )
                     manifest.finish(file.name, state_of(file.output))
                     self._count("done")
-        remove_parts(_parts_of(locate(options.output).child(FOLDER_PARTS), file))
+        remove_parts(parts_of(locate(options.output).child(FOLDER_PARTS), file))
 
     def _tell_failed(self, work: FileWork, error: PipelineError) -> None:
         place = work.file.input.name
@@ -178,22 +181,21 @@ class RayRun(Run):
                 "allow more with --max-failed N or P%, or try --dtype float32; their labels are null",
             )
 
-    def _worked(self, files: Sequence[CheckedFile], parts: Location, task: Task) -> Iterator[FileWork]:
+    def _worked(self, files: Sequence[CheckedFile], parts: Location, task: Task) -> Generator[FileWork, None, None]:
         """Each file as soon as its last unit is over."""
         options, report, signals = self.options, self.report, self.signals
-        works = self._plan(files, parts)
-        units = [unit for work in works for unit in work.units]
-        of_file = {work.file.name: work for work in works}
+        planned = plan_units(files, parts, options)
+        of_file = {file.name: FileWork(file, planned[file.name], len(planned[file.name])) for file in files}
+        units = [unit for work in of_file.values() for unit in work.units]
         log.info("%d unit%s of about %s rows", len(units), "" if len(units) == 1 else "s", f"{options.unit_rows:,}")
-        with connected(options.ray or ""), folders_of(units):
-            signals.take_back()  # Ray has its own ideas of SIGTERM
+        with connected(options.ray or "", signals.take_back), folders_of(units):
             size = pool_size(options)
             log.info("%s, each with %g CPUs and %g GPUs", _workers_in_words(size), size.cpus, size.gpus)
             job = Job(options, self.settings, task, installed_version(), os.getcwd())
             said: set[str] = set()
             with (
                 Pool((UnitWorker, (job,)), size, worker_environment(size)) as pool,
-                show_progress(self._progress, report.stats, lambda: sum(file.num_rows for file in files)),
+                show_progress(self._progress, report.stats, lambda: _expected_rows(of_file.values())),
                 report.stats.phase("run"),
             ):
                 for unit, outcome in pool.run(units, signals.check):
@@ -206,10 +208,11 @@ class RayRun(Run):
 
     def _add(self, work: FileWork, outcome: Outcome, said: set[str]) -> None:
         work.add(outcome)
-        if isinstance(outcome, Done):
-            report = self.report
-            report.stats.add(outcome.stats)
+        report = self.report
+        if isinstance(outcome, Done | Finished):
             report.facts = report.facts or dict(outcome.facts)
+        if isinstance(outcome, Done):
+            report.stats.add(outcome.stats)
             if outcome.verdict is not None:
                 report.verdict = outcome.verdict if report.verdict is None else report.verdict + outcome.verdict
             for warning in outcome.warnings:
@@ -217,31 +220,17 @@ class RayRun(Run):
                     said.add(warning)
                     log.warning("%s", warning)
 
-    def _plan(self, files: Sequence[CheckedFile], parts: Location) -> list[FileWork]:
-        """The units of all files."""
-        ranges = [
-            (file, rows)
-            for file in files
-            for rows in cut_units(file.group_rows, self.options.unit_rows, self.options.limit)
-        ]
-        shares = spread(self.options.verify or 0, [rows.n_rows for _, rows in ranges])
-        units = [
-            Unit(file, rows, _parts_of(parts, file).child(f"rows-{rows.first_row:012}.parquet"), share)
-            for (file, rows), share in zip(ranges, shares, strict=True)
-        ]
-        by_file = ([*group] for _, group in groupby(units, key=lambda unit: unit.file.name))
-        return [FileWork(group[0].file, group, len(group)) for group in by_file]
 
-
-def _parts_of(parts: Location, file: CheckedFile) -> Location:
-    return parts.child(f"{file.name}.parts") if file.name else parts
+def _expected_rows(works: Iterable[FileWork]) -> int:
+    """Rows of all files but those that need none, or will get none."""
+    return sum(work.file.num_rows for work in works if not work.is_finished and work.error is None)
 
 
 def _told(unit: Unit, outcome: Outcome | Crash) -> Outcome:
     """An outcome, where a failure says which rows it is about."""
     if isinstance(outcome, Crash):
         return Failed(
-            PipelineError(
+            InputError(
                 f"every worker died that had {unit}, {outcome.n_attempts} in all: {outcome.reason}",
                 "run again with fewer --workers, so that each has more memory; look at these rows; all others are done",
             )

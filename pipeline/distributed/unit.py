@@ -1,7 +1,6 @@
 """What one worker labels at a time: a range of neighbouring row groups of one file. Knows nothing of Ray."""
 
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +93,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The whole file was labelled by an earlier run, in the way that is asked for now."""
+    """The whole file was labelled by an earlier run, in the way that is asked for now.
+
+    Attributes:
+        facts: what decided the labels.
+    """
+
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +116,6 @@ class Failed:
 
 
 Outcome = Done | Finished | Failed
-
-
-def cut_units(group_rows: Sequence[int], unit_rows: int, limit: int | None = None) -> Iterator[RowRange]:
-    """Cut a file into ranges of about ``unit_rows`` rows; one row group is never cut.
-
-    Args:
-        group_rows: rows of each row group.
-        unit_rows: a range has no more, unless a single row group has.
-        limit: only the first rows of the file.
-
-    Yields:
-        At least one range, empty for an empty file.
-    """
-    left = sum(group_rows) if limit is None else min(limit, sum(group_rows))
-    first_group = first_row = n_rows = 0
-    for group, size in enumerate(group_rows):
-        if n_rows and n_rows + size > unit_rows:
-            yield RowRange(first_group, group, first_row, n_rows)
-            first_group, first_row, n_rows = group, first_row + n_rows, 0
-        size = min(size, left)
-        n_rows, left = n_rows + size, left - size
-        if not left:
-            yield RowRange(first_group, group + 1, first_row, n_rows)
-            return
-    yield RowRange(first_group, len(group_rows), first_row, n_rows)
 
 
 class Warnings(logging.Handler):

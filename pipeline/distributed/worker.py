@@ -124,7 +124,7 @@ class UnitWorker:
                 stage = calibrated(stage, file.input, options, report, "none")
                 recipe = recipe_of(stage, options.limit)
                 if file.recipe == recipe:
-                    return Finished()
+                    return Finished(run_facts(stage, model))
                 if file.recipe is not None:
                     check_may_be_written(file, overwrite=options.overwrite)
                 mark, facts = _mark(unit, recipe), run_facts(stage, model)

@@ -1,0 +1,313 @@
+"""A run on Ray gives what a run on one machine gives: every column, every label, in order.
+
+Most of it needs no Ray: units are planned, labelled and put together by the code that a run on Ray uses, one after the
+other. Whole runs on Ray are few, on one cluster for all of them.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ray.cluster_utils import Cluster
+
+from pipeline.classify import main
+from pipeline.command.checked_file import CheckedFile
+from pipeline.command.manifest import existing_state
+from pipeline.command.options import parse
+from pipeline.command.stop_signals import StopSignals
+from pipeline.distributed.parts import assemble, folders_of, parts_beside
+from pipeline.distributed.plan import plan_units
+from pipeline.distributed.unit import Done, Failed, Job, Unit
+from pipeline.distributed.worker import UnitWorker
+from pipeline.parquet.location import locate
+from pipeline.parquet.sink import ParquetSink
+from pipeline.parquet.source import ParquetSource
+from pipeline.schema import bind_schema
+from pipeline.version import installed_version
+from tests.hard_files import USABLE, bits, ticket_texts
+
+FLAGS = ("--text-column", "text", "--max-tokens", "300", "--progress", "none")
+
+
+def write(path: Path, n_rows: int, row_group_size: int, first: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [f"{text} {first + row}" for row, text in enumerate(ticket_texts(n_rows))]
+    table = pa.table({"id": range(first, first + n_rows), "text": texts})
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return path
+
+
+def job_of(arguments: list[str]) -> Job:
+    options = parse(arguments)
+    assert options is not None
+    return Job(options, options.build_settings(), options.build_task(), installed_version(), os.getcwd())
+
+
+class InUnits:
+    """A file labelled unit by unit, in this process."""
+
+    def __init__(self, path: Path, output: Path, model: Path, *flags: str) -> None:
+        self.job = job_of([str(path), str(output), "--model", str(model), *FLAGS, *flags])
+        self.place, self.output = locate(str(path)), locate(str(output))
+        with ParquetSource(self.place) as source:
+            task, _ = bind_schema(self.job.task, self.job.settings, source.schema)
+            rows, groups = source.num_rows, source.layout.row_group_rows
+        file = CheckedFile("", self.place, self.output, task, rows, groups, existing_state(self.place), None, None)
+        self.units: list[Unit] = plan_units([file], parts_beside(self.output), self.job.options)[""]
+        self.worker = UnitWorker(self.job)
+        assert self.worker.load() is None
+
+    def work(self) -> list[Any]:
+        with folders_of(self.units):
+            return [self.worker.work(unit) for unit in reversed(self.units)][::-1]
+
+    def assemble(self) -> None:
+        with ParquetSource(self.place, limit=self.job.options.limit) as source:
+            _, fields = bind_schema(self.job.task, self.job.settings, source.schema)
+            with ParquetSink(self.output, source.layout, fields) as sink:
+                assemble(self.units, sink, StopSignals().check)
+                sink.commit()
+
+
+def same(one: Path, other: Path) -> None:
+    """All but the scores' last digits, which depend on a text's company."""
+    first, second = pq.ParquetFile(one), pq.ParquetFile(other)
+    assert first.schema_arrow.equals(second.schema_arrow, check_metadata=True)
+    groups = [[file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] for file in (first, second)]
+    assert groups[0] == groups[1]
+    for i, field in enumerate(first.schema_arrow):
+        ours, theirs = second.read().column(i), first.read().column(i)
+        if field.name == "score":
+            np.testing.assert_allclose(ours.to_numpy(), theirs.to_numpy(), atol=1e-5)
+        else:
+            assert bits(ours) == bits(theirs), field.name
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_a_hard_file_in_units_of_one_row_group_is_the_file_of_one_run(
+    name: str, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.parquet"
+    USABLE[name](path)
+    flags = ("--model", str(tiny_model_folder), *FLAGS, "--score-column", "score", "--status-column", "status")
+    assert main([str(path), str(tmp_path / "whole.parquet"), *flags]) == 0
+    in_units = InUnits(path, tmp_path / "parts.parquet", tiny_model_folder, "--unit-rows", "1", *flags[-4:])
+    outcomes = in_units.work()
+    assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes
+    in_units.assemble()
+    same(tmp_path / "whole.parquet", tmp_path / "parts.parquet")
+
+
+def test_the_first_rows_only_are_labelled_where_that_is_asked_for(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 20, 6)
+    flags = ("--model", str(tiny_model_folder), *FLAGS, "--limit", "13")
+    assert main([str(path), str(tmp_path / "whole.parquet"), *flags]) == 0
+    in_units = InUnits(path, tmp_path / "parts.parquet", tiny_model_folder, "--unit-rows", "6", "--limit", "13")
+    assert [unit.rows.n_rows for unit in in_units.units] == [6, 6, 1]
+    in_units.work()
+    in_units.assemble()
+    same(tmp_path / "whole.parquet", tmp_path / "parts.parquet")
+
+
+def test_a_part_that_is_there_is_not_made_again(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 20, 5)
+    in_units = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5", "--verify", "4")
+    first = in_units.work()
+    states = [unit.part.local.stat() for unit in in_units.units]
+    in_units.units[1].part.local.write_bytes(b"half a part")
+    again = in_units.work()
+    assert [outcome.was_there for outcome in again] == [True, False, True, True]
+    kept = [(unit.part.local.stat().st_ino, unit.part.local.stat().st_mtime_ns) for unit in in_units.units]
+    unchanged = [(state.st_ino, state.st_mtime_ns) == now for state, now in zip(states, kept, strict=True)]
+    assert unchanged == [True, False, True, True]
+    for one, other in zip(first, again, strict=True):
+        assert (one.stats.rows, one.stats.labels, one.verdict) == (other.stats.rows, other.stats.labels, other.verdict)
+
+
+@pytest.mark.parametrize("flags", [("--labels", "a,b"), ("--min-score", "0.9"), ("--score-column", "score")])
+def test_a_part_made_in_another_way_is_made_again(
+    flags: tuple[str, ...], tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "in.parquet", 10, 5)
+    InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5").work()
+    other = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5", *flags).work()
+    assert [outcome.was_there for outcome in other] == [False, False]
+
+
+def test_a_part_of_a_file_that_changed_is_made_again(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 10, 5)
+    InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5").work()
+    write(path, 10, 5, first=7)
+    again = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5").work()
+    assert [outcome.was_there for outcome in again] == [False, False]
+
+
+def test_a_file_that_changes_while_it_is_labelled_is_refused(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 10, 5)
+    in_units = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5")
+    write(path, 10, 5, first=7)
+    for outcome in in_units.work():
+        assert isinstance(outcome, Failed)
+        assert outcome.error.exit_code == 65
+        assert "was changed" in str(outcome.error)
+
+
+def test_another_version_of_the_program_on_a_worker_is_refused(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 4, 4)
+    job = job_of([str(path), str(tmp_path / "out"), "--model", str(tiny_model_folder)])
+    error = UnitWorker(Job(job.options, job.settings, job.task, "0.0.1", job.folder)).load()
+    assert error is not None
+    assert error.exit_code == 69
+    assert "0.0.1" in str(error)
+
+
+def test_rows_that_a_worker_tells_of_are_numbered_in_the_file(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "in.parquet", 20, 5)
+    in_units = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5", "--verify", "20")
+    wanted = []
+
+    def wrong(sample: Any, model: Any) -> Any:
+        from pipeline.verify import Verdict
+
+        wanted.extend(sample.rows)
+        return Verdict(1, 0, 1, (), 0.0, 1.0)
+
+    monkeypatch.setattr("pipeline.verify.judge", wrong)
+    in_units.work()
+    assert sorted(wanted) == sorted([*range(5)] * 4)  # a unit counts from 0; its verdict is moved to the file's rows
+
+
+# Whole runs, on one cluster.
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 100 << 20})
+    yield cluster.address
+    cluster.shutdown()
+
+
+def ray_flags(address: str, model: Path, *flags: str) -> list[str]:
+    return ["--model", str(model), *FLAGS, "--ray", address, "--workers", "2", "--cpus-per-worker", "1", *flags]
+
+
+def test_a_file_of_several_row_groups_on_ray_is_the_file_of_one_run(
+    address: str, tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, added = write(tmp_path / "in.parquet", 60, 7), ("--score-column", "score", "--status-column", "status")
+    plain, metrics = tmp_path / "plain.parquet", tmp_path / "metrics.json"
+    assert main([str(path), str(plain), "--model", str(tiny_model_folder), *FLAGS, *added]) == 0
+    capsys.readouterr()
+    more = (*added, "--unit-rows", "20", "--verify", "6", "--metrics", str(metrics))
+    assert main([str(path), str(tmp_path / "ray.parquet"), *ray_flags(address, tiny_model_folder, *more)]) == 0
+    errors = capsys.readouterr().err
+    assert "4 units of about 20 rows" in errors
+    same(plain, tmp_path / "ray.parquet")
+    told = json.loads(metrics.read_text())
+    assert told["rows"] == 60
+    assert sum(told["label_rows"].values()) == 60
+    assert told["verify"]["n_texts"] == told["verify"]["n_same"] == 6
+    assert sorted(found.name for found in tmp_path.iterdir()) == [
+        "in.parquet", "metrics.json", "plain.parquet", "ray.parquet"
+    ]  # fmt: skip
+
+
+def test_a_folder_on_ray_is_the_folder_of_one_run_and_is_not_done_twice(
+    address: str, tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, plain, output = tmp_path / "in", tmp_path / "plain", tmp_path / "out"
+    for number in range(40):
+        name = f"day={number % 3}/{number:02}.parquet"
+        write(folder / name, (7 * number) % 31, 10, first=100 * number)  # one has no row
+    huge = write(folder / "huge.parquet", 120, 1000)
+    broken = folder / "broken.parquet"
+    broken.write_bytes(huge.read_bytes()[:-50])
+    assert main([str(folder), str(plain), "--model", str(tiny_model_folder), *FLAGS]) == 65
+    capsys.readouterr()
+    flags = ray_flags(address, tiny_model_folder, "--unit-rows", "10", "--metrics", str(tmp_path / "metrics.json"))
+    assert main([str(folder), str(output), *flags]) == 65
+    assert "broken.parquet" in capsys.readouterr().err
+    assert json.loads((tmp_path / "metrics.json").read_text())["files"] == {"done": 41, "skipped": 0, "failed": 1}
+    names = sorted(str(path.relative_to(plain)) for path in plain.rglob("*.parquet"))
+    assert names == sorted(str(path.relative_to(output)) for path in output.rglob("*.parquet"))
+    assert len(names) == 41
+    for name in names:
+        same(plain / name, output / name)
+    assert not [path for path in output.rglob("*.parts")]
+    before = {name: (output / name).stat().st_ino for name in names}
+    broken.unlink()
+    write(folder / "later.parquet", 5, 5)
+    assert main([str(folder), str(output), *flags]) == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["files"] == {"done": 1, "skipped": 41, "failed": 0}
+    assert before == {name: (output / name).stat().st_ino for name in names}
+    assert main([str(folder), str(output), "--model", str(tiny_model_folder), *FLAGS]) == 0  # the two share a manifest
+    assert before == {name: (output / name).stat().st_ino for name in names}
+
+
+def test_a_model_that_is_not_there_ends_a_run_on_ray_as_any_other(
+    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "in.parquet", 4, 4)
+    assert main([str(path), str(tmp_path / "out.parquet"), *ray_flags(address, tmp_path / "no-model")]) == 69
+    errors = capsys.readouterr().err
+    assert "no-model" in errors
+    assert "Traceback" not in errors
+    assert [found.name for found in tmp_path.iterdir()] == ["in.parquet"]
+
+
+def test_rows_without_finite_scores_are_counted_by_the_file(
+    address: str, tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    model = shutil.copytree(tiny_model_folder, tmp_path / "nan")
+    weights = load_file(model / "model.safetensors")
+    save_file({name: values * np.float32("nan") for name, values in weights.items()}, model / "model.safetensors")
+    path = write(tmp_path / "in.parquet", 12, 4)
+    flags = ("--unit-rows", "4", "--engine", "single", "--calibration", "none")
+    output = tmp_path / "out.parquet"
+    assert main([str(path), str(output), *ray_flags(address, model, *flags, "--max-failed", "11")]) == 3
+    assert "12 of 12 rows have no finite scores" in capsys.readouterr().err
+    assert not output.exists()
+    assert main([str(path), str(output), *ray_flags(address, model, *flags, "--max-failed", "100%")]) == 0
+    assert pq.read_table(output).column("label").null_count == 12
+
+
+@pytest.mark.parametrize(
+    "flags", [("--workers", "2"), ("--cpus-per-worker", "1"), ("--gpus-per-worker", "1"), ("--ray", "--explain", "3")]
+)
+def test_flags_that_contradict_each_other_are_refused(
+    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "in.parquet", 4, 4)
+    assert main([str(path), str(tmp_path / "out.parquet"), *flags]) == 2
+    assert "--ray" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "3,2", "1,x", "-1", ""])
+def test_a_number_of_workers_that_is_none_is_refused(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "in.parquet"), str(tmp_path / "out"), "--ray", f"--workers={value}"]) == 2
+    assert "--workers" in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_not_there_is_told_in_one_line(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "in.parquet", 4, 4)
+    flags = ray_flags("127.0.0.1:1", tiny_model_folder)
+    assert main([str(path), str(tmp_path / "out.parquet"), *flags]) == 2
+    errors = capsys.readouterr().err
+    assert "--ray '127.0.0.1:1'" in errors
+    assert "Traceback" not in errors
+    assert [found.name for found in tmp_path.iterdir()] == ["in.parquet"]
