@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ LOCAL = "local"
 # Of an own Ray: what workers tell is small, and memory is for models.
 OBJECT_STORE_BYTES = 128 << 20
 DEFAULT_CPUS = 4
+CONNECT_SECONDS = 10.0
 
 
 @contextmanager
@@ -21,8 +23,7 @@ def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[Non
     """Ray, until the block ends.
 
     Args:
-        address: ``local`` to start one on this machine; else as ``ray.init`` takes it: ``auto``, ``HOST:PORT``,
-            ``ray://HOST:PORT``.
+        address: ``local`` to start one on this machine; else as ``ray.init`` takes it: ``auto`` or ``HOST:PORT``.
         restore_signals: puts the run's handlers back, since Ray has its own for SIGTERM.
 
     Raises:
@@ -36,11 +37,12 @@ def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[Non
     logging.getLogger("ray").setLevel(logging.ERROR)
     own: dict[str, Any] = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
+        _knock(address)
         ray.init(
             address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False,
             **(own if address == LOCAL else {}),
         )  # fmt: skip
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"--ray {address!r}: {type(error).__name__}: {reason}",
@@ -51,6 +53,17 @@ def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[Non
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See whether anybody listens: Ray itself tries for minutes, and cannot be interrupted meanwhile.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def pool_size(options: Options) -> PoolSize:

@@ -1,5 +1,6 @@
 """The parts of an unfinished output: where they lie, how they become one file, and how they go away."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -52,8 +53,12 @@ def assemble(units: Sequence[Unit], sink: ParquetSink, check: Callable[[], None]
 
 
 @contextmanager
-def folders_of(units: Sequence[Unit]) -> Iterator[None]:
+def folders_of(units: Sequence[Unit], parts: Location) -> Iterator[None]:
     """Create the folders of all parts; those that are empty when the block ends are removed.
+
+    Args:
+        units: whose parts they are for.
+        parts: the folder above them all.
 
     Raises:
         OutputError: they cannot be created.
@@ -70,9 +75,10 @@ def folders_of(units: Sequence[Unit]) -> Iterator[None]:
     try:
         yield
     finally:
-        for folder in folders:
-            with suppress(OSError):  # not empty, or gone
-                folder.rmdir()
+        if parts.is_local:
+            for name, _, _ in os.walk(parts.local, topdown=False):
+                with suppress(OSError):  # not empty, or gone
+                    os.rmdir(name)
 
 
 def remove_parts(folder: Location) -> None:
