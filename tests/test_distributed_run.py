@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class InUnits:
             task, _ = bind_schema(self.job.task, self.job.settings, source.schema)
             rows, groups = source.num_rows, source.layout.row_group_rows
         file = CheckedFile("", self.place, self.output, task, rows, groups, existing_state(self.place), None, None)
+        self.job = replace(self.job, inputs=[(self.place, task)])
         self.units: list[Unit] = plan_units([file], parts_beside(self.output), self.job.options)[""]
         self.worker = UnitWorker(self.job)
         assert self.worker.load() is None
@@ -170,6 +172,18 @@ def test_another_version_of_the_program_on_a_worker_is_refused(tiny_model_folder
     assert error is not None
     assert error.exit_code == 69
     assert "0.0.1" in str(error)
+
+
+def test_a_quantized_model_is_compared_before_the_first_unit(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 20, 5)
+    flags = ("--unit-rows", "5", "--quantize", "int8", "--min-agreement")
+    lenient = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, *flags, "0%")
+    for outcomes in (lenient.work(), lenient.work()):  # the second time the parts are there
+        assert [outcome.agreement.n_texts for outcome in outcomes] == [20] * 4
+    strict = replace(lenient.job, options=replace(lenient.job.options, min_agreement=1.01))
+    error = UnitWorker(strict).load()
+    assert error is not None
+    assert error.exit_code == 3
 
 
 def test_rows_that_a_worker_tells_of_are_numbered_in_the_file(

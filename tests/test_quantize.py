@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from pipeline.agreement import Agreement
 from pipeline.classify import main
 from pipeline.command.options import parse
 from pipeline.engine import int8
 from pipeline.errors import UsageError
+from pipeline.stage import Stage
 from tests.tiny import save_tiny_model
 
 TEXTS = [f"Ticket {i}: the invoice of May shows {i * i} and not {7 * i}" for i in range(40)]
@@ -96,6 +98,32 @@ def test_too_little_agreement_ends_the_run_before_a_row_is_labelled(
     assert (found["exit_code"], found["texts"]) == (3, 0)
     assert found["agreement"]["balanced"] < 0.95
     assert run(source, "--quantize", "int8", "--min-agreement", "0%") == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "exit_code", "n_compared"),
+    [([0.96], 0, [64]), ([0.94, 0.97], 0, [64, 70]), ([0.94, 0.94], 3, [64, 70])],
+)
+def test_more_texts_are_asked_where_the_first_do_not_agree_enough(
+    shares: list[float],
+    exit_code: int,
+    n_compared: list[int],
+    run: Run,
+    metrics_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+
+    def measure(_: Stage, texts: list[str]) -> Agreement:
+        compared.append(len(texts))
+        return Agreement(len(texts), 0, shares[len(compared) - 1], 3, 0.5)
+
+    monkeypatch.setattr("pipeline.agreement.measure_agreement", measure)
+    source = write(tmp_path / "in.parquet", [f"{text} {i}" for i in range(2) for text in TEXTS[:35]])
+    assert run(source, "--quantize", "int8") == exit_code
+    assert compared == n_compared
+    assert metrics(metrics_path)["agreement"]["balanced"] == shares[-1]
 
 
 def test_one_label_for_all_is_told(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

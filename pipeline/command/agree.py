@@ -20,6 +20,8 @@ def check_agreement(
 ) -> None:
     """Compare on the first texts of the first input that has any; nothing is done if the stage is not quantized.
 
+    Few are compared, and where they do not agree enough, more: what those say counts.
+
     Args:
         stage: that will label the inputs.
         inputs: places of files, each with the task bound to it. One that cannot be read is passed over, since that is
@@ -33,21 +35,24 @@ def check_agreement(
     """
     if stage.unquantized is None:
         return
-    from pipeline.agreement import measure_agreement
+    from pipeline.agreement import N_TEXTS, N_TEXTS_IN_DOUBT, measure_agreement
 
-    if texts := _first_of(inputs, options):
-        with show_step(progress, f"comparing with float32 on {len(texts)} texts"), report.stats.phase("agreement"):
-            report.agreement = measure_agreement(stage, texts)
-        report.agreement.tell()
+    some = _first_of(inputs, options, N_TEXTS_IN_DOUBT)
+    for texts in (some[:N_TEXTS], some):
+        if texts and (report.agreement is None or report.agreement.n_texts < len(texts)):
+            with show_step(progress, f"comparing with float32 on {len(texts)} texts"), report.stats.phase("agreement"):
+                report.agreement = measure_agreement(stage, texts)
+            report.agreement.tell()
+            if report.agreement.balanced >= options.min_agreement:
+                return
+    if report.agreement is not None:
         report.agreement.check(options.min_agreement)
 
 
-def _first_of(inputs: Iterable[tuple[Location, Task]], options: Options) -> list[str]:
-    from pipeline.agreement import N_TEXTS
-
+def _first_of(inputs: Iterable[tuple[Location, Task]], options: Options, n_texts: int) -> list[str]:
     for place, task in inputs:
         try:
-            texts = first_texts(place, task, options, N_TEXTS)
+            texts = first_texts(place, task, options, n_texts)
         except FILE_ERRORS:
             continue
         if texts:

@@ -191,7 +191,14 @@ class RayRun(Run):
         with connected(options.ray or "", signals.take_back), folders_of(units, parts):
             size = pool_size(options)
             log.info("%s, each with %g CPUs and %g GPUs", _workers_in_words(size), size.cpus, size.gpus)
-            job = Job(options, self.settings, task, installed_version(), os.getcwd())
+            job = Job(
+                options,
+                self.settings,
+                task,
+                installed_version(),
+                os.getcwd(),
+                [(file.input, file.task) for file in files],
+            )
             said: set[str] = set()
             with (
                 Pool((UnitWorker, (job,)), size, worker_environment(size)) as pool,
@@ -213,6 +220,9 @@ class RayRun(Run):
             report.facts = report.facts or dict(outcome.facts)
         if isinstance(outcome, Done):
             report.stats.add(outcome.stats)
+            if report.agreement is None and outcome.agreement is not None:
+                report.agreement = outcome.agreement
+                report.agreement.tell()
             if outcome.verdict is not None:
                 report.verdict = outcome.verdict if report.verdict is None else report.verdict + outcome.verdict
             for warning in outcome.warnings:

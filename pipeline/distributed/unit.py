@@ -1,9 +1,11 @@
 """What one worker labels at a time: a range of neighbouring row groups of one file. Knows nothing of Ray."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.agreement import Agreement
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.options import Options
 from pipeline.errors import PipelineError
@@ -24,6 +26,7 @@ class Job:
         task: its text columns may still be unknown.
         version: of this package where the run was started.
         folder: where it was started, which relative paths start from.
+        inputs: the files, each with the task bound to it: a quantized model is compared on the same texts everywhere.
     """
 
     options: Options
@@ -31,6 +34,7 @@ class Job:
     task: Task
     version: str
     folder: str
+    inputs: Sequence[tuple[Location, Task]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Done:
         recipe: of the file (``recipe_of``).
         stats: counts of this unit.
         verdict: of ``--verify``, its rows numbered within the file; None for none.
+        agreement: of the worker's quantized model with float32; None where nothing is quantized.
         was_there: whether an earlier run had made it.
         warnings: what the worker would have said.
     """
@@ -87,6 +92,7 @@ class Done:
     recipe: str
     stats: RunStats
     verdict: Verdict | None = None
+    agreement: Agreement | None = None
     was_there: bool = False
     warnings: tuple[str, ...] = ()
 

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.agreement import Agreement
 from pipeline.build import with_store
 from pipeline.command.agree import check_agreement
 from pipeline.command.calibrate import calibrated
@@ -64,27 +65,30 @@ class UnitWorker:
             os.chdir(job.folder)
         self._options = replace(job.options, max_failed=ANY_FAILED)
         self._loaded: tuple[Stage, Model] | None = None
-        self._gate_open = False
+        self._agreement: Agreement | None = None
 
     def load(self) -> PipelineError | None:
-        """Load the model; the error if that fails, which it would everywhere."""
+        """Load the model, and see that it may be used; the error if that fails, which it would everywhere."""
         if self._job.version != installed_version():
             return ModelError(
                 f"a worker has version {installed_version()} of this program, and this run {self._job.version}",
                 "install the same version on every machine of the cluster",
             )
+        options, report = self._options, Report()
         try:
             self._loaded = load_stage(
                 self._job.task,
                 None,
-                options=self._options,
+                options=options,
                 settings=self._job.settings,
-                report=Report(),
+                report=report,
                 signals=StopSignals(),
                 progress="none",
             )
+            check_agreement(self._loaded[0], self._job.inputs, options, report, "none")
         except PipelineError as error:
             return error
+        self._agreement = report.agreement
         return None
 
     def work(self, unit: Unit) -> Outcome:
@@ -115,9 +119,6 @@ class UnitWorker:
         ):
             task, fields = bind_schema(self._job.task, self._job.settings, source.schema)
             stage = replace(stage, task=task)
-            if not self._gate_open:
-                check_agreement(stage, [(file.input, task)], options, report, "none")
-                self._gate_open = True
             journal = journal_of(Path(scratch) / "unit")
             with opened_store(journal, lambda: True, cache=options.cache, no_cache=options.no_cache) as store:
                 stage = stage if store is None else with_store(stage, model, store)
@@ -129,7 +130,7 @@ class UnitWorker:
                     check_may_be_written(file, overwrite=options.overwrite)
                 mark, facts = _mark(unit, recipe), run_facts(stage, model)
                 if (done := _finished_part(unit, mark, facts, recipe)) is not None:
-                    return done
+                    return replace(done, agreement=self._agreement)
                 with _part_of(unit, source, fields) as sink:
                     one = OneFile(source, sink, stage, model, options, report, StopSignals())
                     sample = one.label(unit.n_verify)
@@ -139,7 +140,7 @@ class UnitWorker:
                     verdict = _numbered_in_file(report.verdict, unit)
                     counts = {"mark": mark, "counts": _counts(report.stats), "verdict": verdict and asdict(verdict)}
                     sink.commit(footer({**facts, "part": counts}))
-        return Done(facts, recipe, report.stats, verdict)
+        return Done(facts, recipe, report.stats, verdict, self._agreement)
 
 
 def _part_of(unit: Unit, source: ParquetSource, fields: Sequence[pa.Field]) -> ParquetSink:
