@@ -5,7 +5,6 @@ other. Whole runs on Ray are few, on one cluster for all of them.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,22 +18,10 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from pipeline.classify import main
-from pipeline.command.checked_file import CheckedFile
-from pipeline.command.manifest import existing_state
-from pipeline.command.options import parse
-from pipeline.command.stop_signals import StopSignals
-from pipeline.distributed.parts import assemble, folders_of, parts_beside
-from pipeline.distributed.plan import plan_units
-from pipeline.distributed.unit import Done, Failed, Job, Unit
+from pipeline.distributed.unit import Done, Failed, Job
 from pipeline.distributed.worker import UnitWorker
-from pipeline.parquet.location import locate
-from pipeline.parquet.sink import ParquetSink
-from pipeline.parquet.source import ParquetSource
-from pipeline.schema import bind_schema
-from pipeline.version import installed_version
 from tests.hard_files import USABLE, bits, ticket_texts
-
-FLAGS = ("--text-column", "text", "--max-tokens", "300", "--progress", "none")
+from tests.in_units import FLAGS, InUnits, job_of
 
 
 def write(path: Path, n_rows: int, row_group_size: int, first: int = 0) -> Path:
@@ -43,39 +30,6 @@ def write(path: Path, n_rows: int, row_group_size: int, first: int = 0) -> Path:
     table = pa.table({"id": range(first, first + n_rows), "text": texts})
     pq.write_table(table, path, row_group_size=row_group_size)
     return path
-
-
-def job_of(arguments: list[str]) -> Job:
-    options = parse(arguments)
-    assert options is not None
-    return Job(options, options.build_settings(), options.build_task(), installed_version(), os.getcwd())
-
-
-class InUnits:
-    """A file labelled unit by unit, in this process."""
-
-    def __init__(self, path: Path, output: Path, model: Path, *flags: str) -> None:
-        self.job = job_of([str(path), str(output), "--model", str(model), *FLAGS, *flags])
-        self.place, self.output = locate(str(path)), locate(str(output))
-        with ParquetSource(self.place) as source:
-            task, _ = bind_schema(self.job.task, self.job.settings, source.schema)
-            rows, groups = source.num_rows, source.layout.row_group_rows
-        file = CheckedFile("", self.place, self.output, task, rows, groups, existing_state(self.place), None, None)
-        self.job = replace(self.job, inputs=[(self.place, task)])
-        self.units: list[Unit] = plan_units([file], parts_beside(self.output), self.job.options)[""]
-        self.worker = UnitWorker(self.job)
-        assert self.worker.load() is None
-
-    def work(self) -> list[Any]:
-        with folders_of(self.units, parts_beside(self.output)):
-            return [self.worker.work(unit) for unit in reversed(self.units)][::-1]
-
-    def assemble(self) -> None:
-        with ParquetSource(self.place, limit=self.job.options.limit) as source:
-            _, fields = bind_schema(self.job.task, self.job.settings, source.schema)
-            with ParquetSink(self.output, source.layout, fields) as sink:
-                assemble(self.units, sink, StopSignals().check)
-                sink.commit()
 
 
 def same(one: Path, other: Path) -> None:

@@ -19,11 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.classify import main
+from pipeline.distributed.parts import parts_beside, remove_parts
+from pipeline.distributed.unit import Done
 from pipeline.errors import InputError, OutputError, ReadError, StorageError
 from pipeline.parquet.location import Location, locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
 from tests.hard_files import USABLE, with_text
+from tests.in_units import InUnits
 from tests.store import CREDENTIALS, HOST, Gate, filesystem, free_port, gate_before, moto_server
 from tests.test_hard_files import arguments
 
@@ -464,3 +467,21 @@ def test_fsspec_opens_what_pyarrow_does_not_know(
     with locate(output).open() as file:
         assert file.read() == local.read_bytes()
     assert run("memory://absent.parquet", output, tiny_model_folder, "--overwrite") == 66
+
+
+# In units, as workers of a run on many machines label it
+
+
+def test_parts_lie_in_the_bucket_of_the_output_and_go_away(store: Store, tiny_model_folder: Path) -> None:
+    USABLE["types_times"](path := store.cache / "in.parquet")
+    store.put("in.parquet", path.read_bytes())
+    assert run(path, store.cache / "whole.parquet", tiny_model_folder) == 0
+    in_units = InUnits(store.uri("in.parquet"), store.uri("to/out.parquet"), tiny_model_folder, "--unit-rows", "8")
+    assert all(isinstance(outcome, Done) for outcome in in_units.work())
+    parts = [f"to/.out.parquet.parts/rows-{row:012}.parquet" for row in (0, 8, 16)]
+    assert [key for key in store.stored() if key.endswith(".parquet")] == ["in.parquet", *parts]
+    assert [outcome.was_there for outcome in in_units.work()] == [True] * 3
+    in_units.assemble()
+    assert store.table("to/out.parquet").equals(pq.read_table(store.cache / "whole.parquet"))
+    remove_parts(parts_beside(in_units.output))
+    assert [key for key in store.stored() if key.endswith(".parquet")] == ["in.parquet", "to/out.parquet"]
