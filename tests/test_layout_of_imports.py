@@ -104,6 +104,7 @@ ORDER = [
     "distributed.unit",
     "distributed.plan",
     "distributed.worker",
+    "distributed.waiting",
     "distributed.pool",
     "distributed.cluster",
     "distributed.parts",

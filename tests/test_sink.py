@@ -545,6 +545,25 @@ def test_two_runs_cannot_write_one_output(plain: Path, tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["in.parquet", "out.parquet"]
 
 
+def test_where_a_lock_is_granted_twice_the_first_run_does_not_publish_what_the_second_has_begun(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It renamed the other's unfinished file over the target, or wrote into it."""
+    monkeypatch.setattr("pipeline.parquet.work_file.fcntl.flock", lambda *_: None)
+    layout, output = layout_of(plain), tmp_path / "out.parquet"
+    with (
+        ParquetSink(locate(str(output)), layout, [LABEL]) as first,
+        ParquetSink(locate(str(output)), layout, [LABEL]) as second,
+    ):
+        with pytest.raises(OutputError, match="another run is writing"):
+            first.commit()
+        first.abort()
+        assert names_in(tmp_path) == [".out.parquet.partial", "in.parquet"]
+        second.commit()
+    assert pq.read_metadata(output).num_rows == 0
+    assert names_in(tmp_path) == ["in.parquet", "out.parquet"]
+
+
 # All or nothing
 
 

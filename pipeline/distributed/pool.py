@@ -2,27 +2,28 @@
 
 Ray Data has such a pool, too. It waits for a dead actor's own restart, which never comes when its node is gone for good
 and the others have no room, and it retries an input that kills its actor for ever (docs/log.md). Here a unit whose
-actor died goes to another one, and after ``MAX_ATTEMPTS`` it is given up and the others go on.
+actor died goes to another one, and after ``MAX_ATTEMPTS`` it is given up and the others go on. A unit may be worked at
+twice, even at the same time, when an actor is believed dead that is not: what comes of it must bear that.
 """
 
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from pipeline.distributed.waiting import WaitingUnits
 from pipeline.errors import ModelError, PipelineError
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 4  # as Spark's spark.task.maxFailures
-# An actor has the next unit at hand when it ends one; more would only be dealt out anew when it dies.
-UNITS_AHEAD = 2
 MAX_DEATHS_AT_START = 3
+REST_SECONDS = 60.0
 WAIT_SECONDS = 0.5
 SILENT_SECONDS = 30.0
 
@@ -78,7 +79,14 @@ class PoolSize:
 class _Actor:
     handle: Any
     loading: Any  # a reference to what ``load`` gives; None once it is ready
-    queue: deque[tuple[Any, int]] = field(default_factory=deque)  # references to outcomes, and the units' numbers
+    n_deaths_before: int  # at start, in a row
+    is_idle: bool = False  # nothing was heard of it for a while: it may be dead
+    queue: deque[tuple[Any, int | None]] = field(default_factory=deque)  # references to outcomes, and units' numbers
+
+    @property
+    def awaited(self) -> Any:
+        """What it will tell next; None when it is idle."""
+        return self.loading or (self.queue[0][0] if self.queue else None)
 
 
 class Pool:
@@ -88,6 +96,9 @@ class Pool:
         make: the class of the worker, and what it is made with.
         size: of the pool.
         environment: variables of the actors' processes.
+
+    Attributes:
+        n_deaths: of actors, so far.
     """
 
     def __init__(self, make: tuple[type[Worker], tuple[Any, ...]], size: PoolSize, environment: Mapping[str, str]):
@@ -100,7 +111,8 @@ class Pool:
             runtime_env={"env_vars": dict(environment)},
         )  # fmt: skip
         self._actors: list[_Actor] = []
-        self._deaths_at_start = 0
+        self._n_deaths_at_start = 0
+        self._rest_until = 0.0
         self.n_deaths = 0
 
     def run(self, units: Iterable[Any], check: Callable[[], None]) -> Iterator[tuple[Any, Any]]:
@@ -117,98 +129,119 @@ class Pool:
             PipelineError: the workers cannot get ready.
         """
         units = list(units)
-        waiting, attempts = deque(range(len(units))), Counter[int]()
-        silent_since = time.monotonic()
-        n_left = len(units)
+        waiting, n_left, silent_since = WaitingUnits(len(units)), len(units), time.monotonic()
         while n_left:
             check()
-            self._grow(n_left)
+            self._grow(n_left, len(waiting))
             self._deal(units, waiting)
-            references = [reference for actor in self._actors for reference in self._references(actor)]
-            done, _ = ray.wait(references, num_returns=1, timeout=WAIT_SECONDS)
-            if not done and all(actor.loading for actor in self._actors):
-                silent_since = self._tell_waiting(silent_since)
-            for reference in done:
-                for number, outcome in self._take(reference, waiting, attempts):
-                    n_left -= 1
-                    yield units[number], outcome
+            done = self._wait()
+            if done is None:
+                if all(actor.loading for actor in self._actors):
+                    silent_since = self._tell_waiting(silent_since)
+                continue
+            silent_since = time.monotonic()
+            for number, outcome in self._take(done, waiting):
+                n_left -= 1
+                yield units[number], outcome
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *of_block: object) -> None:
         for actor in self._actors:
-            ray.kill(actor.handle)
+            _kill(actor)
         self._actors = []
 
-    def _grow(self, n_units: int) -> None:
-        n_wanted, n_loading = min(self._size.fewest, n_units), sum(actor.loading is not None for actor in self._actors)
-        if not n_loading:
-            n_wanted = min(max(n_wanted, len(self._actors) + 1), self._size.most, n_units)
+    def _grow(self, n_left: int, n_waiting: int) -> None:
+        if self._actors and time.monotonic() < self._rest_until:
+            return
+        n_wanted = min(self._size.fewest, n_left)
+        if n_waiting and all(actor.loading is None for actor in self._actors):
+            n_wanted = min(max(n_wanted, len(self._actors) + 1), self._size.most, n_left)
         while len(self._actors) < n_wanted:
             handle: Any = self._class.remote(*self._arguments)
-            self._actors.append(_Actor(handle, handle.load.remote()))
+            self._actors.append(_Actor(handle, handle.load.remote(), self._n_deaths_at_start))
 
-    def _deal(self, units: list[Any], waiting: deque[int]) -> None:
+    def _deal(self, units: list[Any], waiting: WaitingUnits) -> None:
         """Hand out units, one each and then one more, but at the end none that another actor could begin earlier."""
-        for length in range(UNITS_AHEAD):
-            for actor in self._actors:
-                n_kept = len(self._actors) if length else 0
-                if len(waiting) > n_kept and actor.loading is None and len(actor.queue) == length:
-                    number = waiting.popleft()
-                    actor.queue.append((actor.handle.work.remote(units[number]), number))
 
-    @staticmethod
-    def _references(actor: _Actor) -> Iterator[Any]:
-        if actor.loading is not None:
-            yield actor.loading
-        elif actor.queue:
-            yield actor.queue[0][0]
+        def hand_out(actor: _Actor, number: int | None) -> None:
+            if number is not None:
+                actor.queue.append((actor.handle.work.remote(units[number]), number))
 
-    def _take(self, reference: Any, waiting: deque[int], attempts: Counter[int]) -> Iterator[tuple[int, Any]]:
-        actor = next(actor for actor in self._actors if reference in self._references(actor))
+        ready = [actor for actor in self._actors if actor.loading is None]
+        for actor in ready:
+            if actor.queue:
+                continue
+            if actor.is_idle and waiting.has_next:  # were it dead, a unit would be charged with an attempt it never had
+                actor.queue.append((actor.handle.__ray_ready__.remote(), None))
+            else:
+                hand_out(actor, waiting.take())
+                actor.is_idle = not actor.queue
+        for actor in ready:  # the next is at hand when one ends; more would only be dealt out anew after a death
+            if len(waiting) > len(self._actors) and len(actor.queue) == 1 and (first := actor.queue[0][1]) is not None:
+                hand_out(actor, waiting.take_behind(first))
+
+    def _wait(self) -> _Actor | None:
+        """The actor that is the next to tell something; None if there was none for a while."""
+        of_reference = {actor.awaited: actor for actor in self._actors if actor.awaited}
+        if not of_reference:  # all that is left was tried just now
+            time.sleep(WAIT_SECONDS)
+            return None
+        done, _ = ray.wait([*of_reference], num_returns=1, timeout=WAIT_SECONDS)
+        return of_reference[done[0]] if done else None
+
+    def _take(self, actor: _Actor, waiting: WaitingUnits) -> Iterator[tuple[int, Any]]:
+        """Hear what an actor has to tell, and give the unit that is over by that."""
         try:
-            result = ray.get(reference)
+            result = ray.get(actor.awaited)
         except RayError as error:
-            yield from self._bury(actor, error, waiting, attempts)
+            yield from self._bury(actor, error, waiting)
             return
+        actor.is_idle = False
         if actor.loading is not None:
             if result is not None:
                 raise result
-            actor.loading, self._deaths_at_start = None, 0
+            actor.loading, self._n_deaths_at_start = None, 0
             return
         _, number = actor.queue.popleft()
-        attempts[number] += 1
-        if self._again(result) and attempts[number] < MAX_ATTEMPTS:
-            waiting.append(number)  # behind the others: what is wrong may pass
-        else:
-            yield number, result
+        if number is None or (self._again(result) and waiting.add_failed(number)):
+            return
+        yield number, result
 
-    def _bury(
-        self, actor: _Actor, error: RayError, waiting: deque[int], attempts: Counter[int]
-    ) -> Iterator[tuple[int, Any]]:
-        """An actor is gone: of its units the one it was at has had an attempt, the others have not begun."""
+    def _bury(self, actor: _Actor, error: RayError, waiting: WaitingUnits) -> Iterator[tuple[int, Any]]:
+        """An actor is gone, and its units go to others; give the one that is given up, if there is one."""
         reason = _reason(error)
         self._actors.remove(actor)
-        ray.kill(actor.handle)  # it may be out of reach only, and must not go on with a unit that others get
+        _kill(actor)  # it may be out of reach only, and must not go on with a unit that others get
         self.n_deaths += 1
         if actor.loading is not None:
-            self._deaths_at_start += 1
-            if self._deaths_at_start == MAX_DEATHS_AT_START:
-                raise ModelError(
-                    f"{MAX_DEATHS_AT_START} workers in a row died while they loaded the model: {reason}",
-                    "give each more memory by fewer --workers, or use a smaller model",
-                )
+            self._count_death_at_start(actor, reason)
             return
         log.warning("a worker died, and its work goes to another one: %s", reason)
-        numbers = [number for _, number in actor.queue]
-        at_work, begun_later = numbers[0], numbers[1:]
-        waiting.extendleft(reversed(begun_later))
-        attempts[at_work] += 1
-        if attempts[at_work] < MAX_ATTEMPTS:
-            waiting.appendleft(at_work)
-        else:
-            yield at_work, Crash(attempts[at_work], reason)
+        numbers = [number for _, number in actor.queue if number is not None]
+        if not waiting.add_dead(numbers):
+            yield numbers[0], Crash(waiting.n_attempts[numbers[0]], reason)
+
+    def _count_death_at_start(self, actor: _Actor, reason: str) -> None:
+        """Of those that die together, with their node, one counts. The run ends when there is no other actor left.
+
+        Raises:
+            ModelError: it ends.
+        """
+        self._n_deaths_at_start = max(self._n_deaths_at_start, actor.n_deaths_before + 1)
+        if self._n_deaths_at_start < MAX_DEATHS_AT_START:
+            return
+        if not self._actors:
+            raise ModelError(
+                f"{MAX_DEATHS_AT_START} workers in a row died while they loaded the model: {reason}",
+                "give each more memory by fewer --workers, or use a smaller model",
+            )
+        self._rest_until = time.monotonic() + REST_SECONDS
+        log.warning(
+            "no new worker for %g seconds, since %d in a row died while they loaded the model; the others go on: %s",
+            REST_SECONDS, self._n_deaths_at_start, reason,
+        )  # fmt: skip
 
     def _tell_waiting(self, since: float) -> float:
         if time.monotonic() - since < SILENT_SECONDS:
@@ -219,6 +252,11 @@ class Pool:
             self._size.cpus, self._size.gpus, free.get("CPU", 0), free.get("GPU", 0),
         )  # fmt: skip
         return time.monotonic()
+
+
+def _kill(actor: _Actor) -> None:
+    with suppress(RayError):  # Ray itself is gone, and so is the actor
+        ray.kill(actor.handle)
 
 
 def _reason(error: RayError) -> str:

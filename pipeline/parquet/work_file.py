@@ -2,8 +2,9 @@
 
 It is written as ``.NAME.partial`` beside its target, made durable, then renamed over the target in one step. Until
 then the target, old or absent, stays as it is. A lock on the work file keeps two runs from writing one target; what a
-killed run left behind is discarded by the next one. Knows nothing of what is written. Targets in object stores are
-the business of ``upload``.
+killed run left behind is discarded by the next one. Some network file systems grant a lock twice: then the later
+run's file is the one that counts, and the earlier run touches it no more. Knows nothing of what is written. Targets in
+object stores are the business of ``upload``.
 """
 
 import errno
@@ -55,9 +56,7 @@ class WorkFile:
                 with suppress(OSError):  # it is done again, and its failure told, at the end
                     os.fchmod(self.stream.fileno(), stat.S_IMODE(replaced.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
         except BlockingIOError as error:
-            raise OutputError(
-                f"another run is writing output {location.name!r}", "wait for its end, or write to another file"
-            ) from error
+            raise self._is_written_by_another() from error
         except OSError as error:
             raise self._refusal(error) from error
 
@@ -66,10 +65,12 @@ class WorkFile:
 
         Raises:
             StorageError: the device failed or is full, or the upload failed; the target is as before.
-            OutputError: the target came into being meanwhile and may not be overwritten.
+            OutputError: the target came into being meanwhile and may not be overwritten, or another run writes it.
         """
         with storage_errors(self.location):
             self.stream.flush()
+            if not self._is_ours():
+                raise self._is_written_by_another()
             self._publish()
 
     def discard(self) -> None:
@@ -77,9 +78,14 @@ class WorkFile:
         if self.stream.closed:
             return
         with suppress(OSError):
-            self._work.unlink()
+            if self._is_ours():
+                self._work.unlink()
         with suppress(OSError):
             self.stream.close()
+
+    def _is_ours(self) -> bool:
+        """Whether what has the work file's name is what is written here."""
+        return os.path.samestat(os.fstat(self.stream.fileno()), self._work.stat())
 
     def _is_written(self, forbidden: Location) -> bool:
         """Whether a file is one of those that would be written, under whatever name."""
@@ -124,6 +130,11 @@ class WorkFile:
             f"output {self.location.name!r} cannot be created: {error.strerror}", "write to another folder"
         )
 
+    def _is_written_by_another(self) -> OutputError:
+        return OutputError(
+            f"another run is writing output {self.location.name!r}", "wait for its end, or write to another file"
+        )
+
     def _is_a_folder(self) -> OutputError:
         return OutputError(f"output {self.location.name!r} is a folder", "name a file in it")
 
@@ -154,14 +165,20 @@ def _storage_hint(location: Location, doing: str, error: OSError) -> str:
 
 
 def _open_locked(work: Path) -> int:
-    """A descriptor of an empty, locked file that has this name and no other."""
+    """A descriptor of a new, locked file that has this name and no other."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        descriptor = os.open(work, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            descriptor, is_new = os.open(work, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+        except FileExistsError:
+            try:
+                descriptor, is_new = os.open(work, flags), False
+            except FileNotFoundError:
+                continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = os.fstat(descriptor)
-            is_named = work.exists() and os.path.samestat(found, work.stat())
-            if is_named and found.st_size == 0:
+            is_named = work.exists() and os.path.samestat(os.fstat(descriptor), work.stat())
+            if is_named and is_new:
                 return descriptor
             if is_named:  # left by a killed run
                 work.unlink(missing_ok=True)
