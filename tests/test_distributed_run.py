@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ray.cluster_utils import Cluster
+from ray.exceptions import AuthenticationError
 
 from pipeline.classify import main
 from pipeline.distributed.unit import Done, Failed, Job
@@ -281,3 +282,17 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(
     assert "--ray '127.0.0.1:1'" in errors
     assert "Traceback" not in errors
     assert [found.name for found in tmp_path.iterdir()] == ["in.parquet"]
+
+
+def test_a_cluster_whose_token_is_not_there_is_told_in_one_line(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It passed for a fault of this program."""
+
+    def refuse(**how: Any) -> None:
+        raise AuthenticationError("no authentication token was found")
+
+    monkeypatch.setattr("ray.init", refuse)
+    path = write(tmp_path / "in.parquet", 4, 4)
+    assert main([str(path), str(tmp_path / "out.parquet"), *ray_flags("auto", tiny_model_folder)]) == 2
+    assert "--ray 'auto': AuthenticationError: no authentication token" in capsys.readouterr().err

@@ -158,6 +158,7 @@ ORDER = [
     "bench.tiny",
     "bench.stage_run",
     "bench.scale",
+    "bench.units",
 ]
 # Who may import what is slow to import, or is one module's business.
 OWNERS = {

@@ -42,11 +42,11 @@ def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[Non
             address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False,
             **(own if address == LOCAL else {}),
         )  # fmt: skip
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"--ray {address!r}: {type(error).__name__}: {reason}",
-            "check that ray status works there, or use --ray local",
+            "check that ray status works there, and that there is a token if it wants one, or use --ray local",
         ) from error
     restore_signals()
     try:

@@ -1,6 +1,7 @@
 """Cutting files into units. The same files and flags give the same units, so that an earlier run's parts are found."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.options import Options
@@ -22,7 +23,8 @@ def plan_units(files: Sequence[CheckedFile], parts: Location, options: Options) 
     units: dict[str, list[Unit]] = {file.name: [] for file in files}
     for (file, rows), share in zip(ranges, shares, strict=True):
         part = parts_of(parts, file).child(f"rows-{rows.first_row:012}.parquet")
-        units[file.name].append(Unit(file, rows, part, share))
+        # each unit is sent by itself, and must not be as long as the list of all of them
+        units[file.name].append(Unit(replace(file, group_rows=()), rows, part, share))
     return units
 
 

@@ -245,7 +245,8 @@ def _told(unit: Unit, outcome: Outcome | Crash) -> Outcome:
                 "run again with fewer --workers, so that each has more memory; look at these rows; all others are done",
             )
         )
-    if isinstance(outcome, Failed) and len(unit.file.group_rows) > 1 and unit.file.input.name not in str(outcome.error):
+    is_whole_file = unit.rows.n_rows == unit.file.num_rows
+    if isinstance(outcome, Failed) and not is_whole_file and unit.file.input.name not in str(outcome.error):
         outcome.error.args = (f"{unit}: {outcome.error}",)
     return outcome
 

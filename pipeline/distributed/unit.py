@@ -59,7 +59,7 @@ class Unit:
     """Rows of one file, and where they go.
 
     Attributes:
-        file: that they are read from.
+        file: that they are read from, without its ``group_rows``.
         rows: which.
         part: where they are written, labelled.
         n_verify: how many of their texts are scored again.
