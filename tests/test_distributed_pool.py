@@ -118,7 +118,13 @@ def is_alive(pid: int) -> bool:
 
 
 def test_every_unit_comes_out_once_with_its_outcome(pool_of: Callable[..., Pool], tmp_path: Path) -> None:
-    outcomes = outcomes_of(pool_of(), [(number, "") for number in range(50)])
+    outcomes = {}
+    with pool_of() as pool:
+        for unit, outcome in pool.run([(0, "wait"), *((number, "") for number in range(1, 50))], no_check):
+            assert unit[0] not in outcomes
+            outcomes[unit[0]] = outcome
+            (tmp_path / "go").touch()  # the first waits for one that another worker has done
+    assert sorted(outcomes) == [*range(50)]
     assert all(outcome[:2] == (number, "done") for number, outcome in outcomes.items())
     assert len({outcome[2] for outcome in outcomes.values()}) == 2
     assert all(n_notes(tmp_path / f"unit-{number}") == 1 for number in range(50))
@@ -139,6 +145,16 @@ def test_a_unit_that_kills_its_workers_is_given_up_and_the_others_are_done(
     # by the first death, the one before it may be blamed
     assert MAX_ATTEMPTS <= pool.n_deaths == n_notes(tmp_path / "unit-3") <= MAX_ATTEMPTS + 1
     assert all(outcome[:2] == (number, "done") for number, outcome in outcomes.items())
+
+
+def test_units_that_all_kill_their_workers_end_the_run(
+    pool_of: Callable[..., Pool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("pipeline.distributed.pool.MAX_CRASHES_IN_A_ROW", 2)
+    with pytest.raises(ModelError, match="the last 2 units each killed every worker"):
+        outcomes_of(pool_of(1), [(0, "exit"), (1, ""), *((number, "exit") for number in range(2, 9))])
+    assert [n_notes(tmp_path / f"unit-{number}") for number in range(5)] == [1, 1, 1, 1, 0]
 
 
 def test_a_worker_that_raises_is_replaced_and_its_words_are_not_told(
@@ -251,7 +267,7 @@ def test_a_worker_that_cannot_load_does_not_end_the_run_of_those_that_could(
     assert n_notes(tmp_path / "loads") == 1 + 2
 
 
-def test_a_pool_grows_while_there_is_work(pool_of: Callable[..., Pool], tmp_path: Path) -> None:
+def test_pool_grows_while_there_is_work(pool_of: Callable[..., Pool], tmp_path: Path) -> None:
     def check() -> None:
         if n_notes(tmp_path / "loads") == 3:
             (tmp_path / "go").touch()

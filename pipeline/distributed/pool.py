@@ -23,6 +23,7 @@ from pipeline.errors import ModelError, PipelineError
 log = logging.getLogger(__name__)
 
 MAX_DEATHS_AT_START = 3
+MAX_CRASHES_IN_A_ROW = 5  # it is not the units, then
 REST_SECONDS = 60.0
 WAIT_SECONDS = 0.5
 SILENT_SECONDS = 30.0
@@ -113,6 +114,7 @@ class Pool:
         self._actors: list[_Actor] = []
         self._n_deaths_at_start = 0
         self._rest_until = 0.0
+        self._n_crashes = 0  # since a unit was last done
         self.n_deaths = 0
 
     def run(self, units: Iterable[Any], check: Callable[[], None]) -> Iterator[tuple[Any, Any]]:
@@ -126,7 +128,7 @@ class Pool:
             Each unit, as it is done, with its outcome or a ``Crash``.
 
         Raises:
-            PipelineError: the workers cannot get ready.
+            PipelineError: the workers cannot get ready, or die of every unit.
         """
         units = list(units)
         waiting, n_left, silent_since = WaitingUnits(len(units)), len(units), time.monotonic()
@@ -207,6 +209,7 @@ class Pool:
         _, number = actor.queue.popleft()
         if number is None or (self._again(result) and waiting.add_failed(number)):
             return
+        self._n_crashes = 0
         yield number, result
 
     def _bury(self, actor: _Actor, error: RayError, waiting: WaitingUnits) -> Iterator[tuple[int, Any]]:
@@ -221,7 +224,13 @@ class Pool:
         log.warning("a worker died, and its work goes to another one: %s", reason)
         numbers = [number for _, number in actor.queue if number is not None]
         if not waiting.add_dead(numbers):
+            self._n_crashes += 1
             yield numbers[0], Crash(waiting.n_attempts[numbers[0]], reason)
+            if self._n_crashes == MAX_CRASHES_IN_A_ROW:
+                raise ModelError(
+                    f"the last {MAX_CRASHES_IN_A_ROW} units each killed every worker that had them: {reason}",
+                    "give each worker more memory by fewer --workers, or use a smaller model",
+                )
 
     def _count_death_at_start(self, actor: _Actor, reason: str) -> None:
         """Of those that die together, with their node, one counts. The run ends when there is no other actor left.
