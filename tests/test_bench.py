@@ -261,6 +261,8 @@ def test_it_prints_tables_and_one_line_of_json(
         (["--paths", "fast"], 2, "error: --paths 'fast': there is no such path"),
         (["--plot", "picture.gif"], 2, "error: --plot 'picture.gif': must end in .png or .svg"),
         (["--json", "nowhere/figures.json"], 73, "error: --json 'nowhere/figures.json': there is no such folder"),
+        (["--json", "."], 73, "error: --json '.': that is a folder"),
+        (["--plot", "."], 73, "error: --plot '.': that is a folder"),
     ],
 )
 def test_a_wrong_flag_is_one_line_before_anything_is_measured(
@@ -270,6 +272,41 @@ def test_a_wrong_flag_is_one_line_before_anything_is_measured(
     captured = capsys.readouterr()
     assert captured.err.startswith(message)
     assert not captured.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rows", "5"], "--rows 5: at least 20"),
+        (["--rows", "20", "--turns", "11"], "--turns 11: from 1 to half of --rows 20"),
+        (["--label-rows", "-5"], "--label-rows -5: at least 0"),
+        (["--max-batch-tokens", "0"], "--max-batch-tokens 0: at least 1"),
+        (["--dtype", "foo"], "argument --dtype: invalid choice: 'foo'"),
+        (["--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_a_number_or_flag_that_cannot_be_is_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A negative ``--label-rows`` was a traceback when all the rest was measured, ``--max-batch-tokens 0`` ignored."""
+    with pytest.raises(SystemExit) as ended:
+        main(flags)
+    assert ended.value.code == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {message}")
+    assert hint == "hint: see python -m pipeline.bench --help"
+
+
+def test_figures_are_told_though_their_file_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has measured for an hour must not lose it to a folder that has gone meanwhile."""
+    monkeypatch.setattr(measure, "measure", lambda options: gone.rmdir() or {"rows": 600})
+    (gone := tmp_path / "gone").mkdir()
+    assert main(["--json", str(gone / "figures.json")]) == 73
+    captured = capsys.readouterr()
+    assert captured.out == '{"rows": 600}\n'
+    assert captured.err.startswith("error: --json")
 
 
 def test_without_matplotlib_the_message_says_how_to_install_it(
