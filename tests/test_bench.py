@@ -14,15 +14,17 @@ from pipeline.bench import around, ceiling, measure
 from pipeline.bench.__main__ import main
 from pipeline.bench.bound import Bound, bind
 from pipeline.bench.ceiling import flop_of_last_rest, flop_per_token, matmul_flops
-from pipeline.bench.label_counts import build_label_paths, ratio_of_most_to_fewest
+from pipeline.bench.label_counts import build_label_paths, fastest_engine, ratio_of_most_to_fewest
 from pipeline.bench.memory import main as measure_memory
 from pipeline.bench.paths import Turn, build_paths, figures
+from pipeline.bench.table import path_lines
+from pipeline.bench.time_shares import time_shares
 from pipeline.bench.turns import Spread, deal, run_in_turns, spread
 from pipeline.bench.ways import WAYS, choose_ways
 from pipeline.bench.workload import Workload, load_workload, many_labels, seed_task, seed_tickets
 from pipeline.engine.load import load_model
 from pipeline.errors import UsageError
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import save_tiny_model, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +211,76 @@ def test_the_ceiling_counts_the_layers_that_every_token_passes() -> None:
         torch.set_num_threads(n_threads)
         assert matmul_flops(model) > 0
         assert torch.get_num_threads() == n_threads
+
+
+@pytest.mark.parametrize(
+    ("family", "fits"),
+    [("gpt2", {"padded buckets", "packed + shared prefix"}), ("bloom", {"padded buckets"}), ("mamba", set())],
+)
+def test_every_model_is_measured_as_far_as_engines_run_it(
+    family: str, fits: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a traceback: GPT-2's layers are none of torch's, Bloom cannot be packed, Mamba not even padded."""
+    model = save_tiny_model(tmp_path / "model", family)
+    flags = ["--rows", "20", "--turns", "1", "--label-rows", "0", "--no-memory", "--workload", "seed"]
+    assert main([*flags, "--model", str(model), "--paths", "padded buckets,packed*,fused*"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    paths = {path["path"]: path for path in summary["workloads"]["seed"]["paths"]}
+    assert paths.keys() == {"one at a time"} | fits
+    assert summary["ceilings"]["matmul_gflops"] > 0
+    assert all(path["ceiling_share"] > 0 and path["agreement"] == 1.0 for path in paths.values())
+    assert (
+        summary["workloads"]["seed"]["time_shares_of"]
+        == max(paths.values(), key=lambda path: ("shared" in path["path"], path["items_per_s"]))["path"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "engine"), [("llama", "fused"), ("gpt2", "packed"), ("bloom", "padded"), ("mamba", "single")]
+)
+def test_label_counts_are_measured_on_the_fastest_engine_that_runs(family: str, engine: str) -> None:
+    """With Bloom it was a traceback behind everything else."""
+    model = tiny_model(family, tokenizer=tiny_tokenizer())
+    bound = bind(Workload("seed", ["refund please"] * 2, None, seed_task()), model)
+    fastest = fastest_engine(bound.model, bound.encoder, bound.scorer.readout, bound.behind_prefix)
+    assert fastest.name == engine
+
+
+def test_gpt2_has_the_linear_layers_that_a_llama_has() -> None:
+    assert flop_per_token(tiny_model("gpt2")) == 3 * 2 * (32 * 3 * 32 + 32 * 32 + 2 * 32 * 128)
+
+
+def test_rows_without_finite_scores_have_no_label_to_agree_on(tiny_model_folder: Path) -> None:
+    """In float16 all scores of a path were NaN, and all labels were told to agree; then JSON knew no such number."""
+    slow, fast = build_paths([WAYS[0], WAYS[5]], bound_seed(tiny_model_folder, 20), 2, 1024, print)
+    for path in (slow, fast):
+        for turn in range(2):
+            path.run_turn(turn)
+    fast.raw[:5] = np.nan
+    told = figures(fast, slow, [1e9, 1e9], peak_mib=None)
+    assert (told["agreement"], told["not_finite"]) == (0.75, 5)
+    assert told["largest_difference"] < 1e-3
+    fast.raw[:] = np.inf
+    told = figures(fast, slow, [1e9, 1e9], peak_mib=None)
+    assert (told["agreement"], told["not_finite"], told["largest_difference"]) == (0.0, 20, None)
+    (_, line) = path_lines([told])
+    assert line.endswith("20 rows without finite scores")
+
+
+def test_what_is_profiled_are_the_tokens_that_the_path_reads(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that does not share the prefix was profiled without it."""
+    bound = bound_seed(tiny_model_folder, 20)
+    for way, frame in ((WAYS[3], bound.whole), (WAYS[5], bound.behind_prefix)):
+        (path,) = build_paths([way], bound, 1, 64, print)
+        lengths: list[int] = []
+        score = path.engine.score
+        monkeypatch.setattr(
+            path.engine, "score", lambda bucket, score=score, to=lengths: to.extend(bucket.n_tokens) or score(bucket)
+        )
+        time_shares(path, 1.0, around.Around(1.0, 1.0, 1.0))
+        assert max(lengths) == frame["n_tokens"].max(), way.name
 
 
 def test_it_prints_tables_and_one_line_of_json(
