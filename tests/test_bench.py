@@ -14,15 +14,17 @@ from pipeline.bench import around, ceiling, measure
 from pipeline.bench.__main__ import main
 from pipeline.bench.bound import Bound, bind
 from pipeline.bench.ceiling import flop_of_last_rest, flop_per_token, matmul_flops
-from pipeline.bench.label_counts import build_label_paths, ratio_of_most_to_fewest
+from pipeline.bench.label_counts import build_label_paths, fastest_engine, ratio_of_most_to_fewest
 from pipeline.bench.memory import main as measure_memory
 from pipeline.bench.paths import Turn, build_paths, figures
+from pipeline.bench.table import path_lines
+from pipeline.bench.time_shares import time_shares
 from pipeline.bench.turns import Spread, deal, run_in_turns, spread
 from pipeline.bench.ways import WAYS, choose_ways
 from pipeline.bench.workload import Workload, load_workload, many_labels, seed_task, seed_tickets
 from pipeline.engine.load import load_model
 from pipeline.errors import UsageError
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import save_tiny_model, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +213,85 @@ def test_the_ceiling_counts_the_layers_that_every_token_passes() -> None:
         assert torch.get_num_threads() == n_threads
 
 
+@pytest.mark.parametrize(
+    ("family", "fits"),
+    [("gpt2", {"padded buckets", "packed + shared prefix"}), ("bloom", {"padded buckets"})],
+)
+def test_every_model_is_measured_as_far_as_engines_run_it(
+    family: str, fits: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a traceback: GPT-2's linear layers are none of torch's."""
+    model = save_tiny_model(tmp_path / "model", family)
+    flags = ["--rows", "20", "--turns", "1", "--label-rows", "0", "--no-memory", "--workload", "seed"]
+    assert main([*flags, "--model", str(model), "--paths", "padded buckets,packed*,fused*"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    paths = {path["path"]: path for path in summary["workloads"]["seed"]["paths"]}
+    assert paths.keys() == {"one at a time"} | fits
+    assert summary["ceilings"]["matmul_gflops"] > 0
+    assert all(path["ceiling_share"] > 0 and path["agreement"] == 1.0 for path in paths.values())
+    assert (
+        summary["workloads"]["seed"]["time_shares_of"]
+        == max(paths.values(), key=lambda path: ("shared" in path["path"], path["items_per_s"]))["path"]
+    )
+
+
+def test_a_path_that_a_model_fails_in_is_told_and_left_out() -> None:
+    """Mamba ended in a traceback: whether a padded pass works shows only in one."""
+    told: list[str] = []
+    bound = bind(Workload("seed", ["refund"] * 2, None, seed_task()), tiny_model("mamba", tokenizer=tiny_tokenizer()))
+    (path,) = build_paths([WAYS[0], WAYS[3]], bound, 1, 1024, told.append)
+    assert path.way is WAYS[0]
+    assert told[0].startswith("left out: padded buckets: IndexError")
+
+
+@pytest.mark.parametrize(
+    ("family", "engine"), [("llama", "fused"), ("gpt2", "packed"), ("bloom", "padded"), ("mamba", "single")]
+)
+def test_label_counts_are_measured_on_the_fastest_engine_that_runs(family: str, engine: str) -> None:
+    """With Bloom it was a traceback behind everything else."""
+    model = tiny_model(family, tokenizer=tiny_tokenizer())
+    bound = bind(Workload("seed", ["refund please"] * 2, None, seed_task()), model)
+    fastest = fastest_engine(bound.model, bound.encoder, bound.scorer.readout, bound.behind_prefix)
+    assert fastest.name == engine
+
+
+def test_gpt2_has_the_linear_layers_that_a_llama_has() -> None:
+    assert flop_per_token(tiny_model("gpt2")) == 3 * 2 * (32 * 3 * 32 + 32 * 32 + 2 * 32 * 128)
+
+
+def test_rows_without_finite_scores_have_no_label_to_agree_on(tiny_model_folder: Path) -> None:
+    """In float16 all scores of a path were NaN, and all labels were told to agree; then JSON knew no such number."""
+    slow, fast = build_paths([WAYS[0], WAYS[5]], bound_seed(tiny_model_folder, 20), 2, 1024, print)
+    for path in (slow, fast):
+        for turn in range(2):
+            path.run_turn(turn)
+    fast.raw[:5] = np.nan
+    told = figures(fast, slow, [1e9, 1e9], peak_mib=None)
+    assert (told["agreement"], told["not_finite"]) == (0.75, 5)
+    assert told["largest_difference"] < 1e-3
+    fast.raw[:] = np.inf
+    told = figures(fast, slow, [1e9, 1e9], peak_mib=None)
+    assert (told["agreement"], told["not_finite"], told["largest_difference"]) == (0.0, 20, None)
+    (_, line) = path_lines([told])
+    assert line.endswith("20 rows without finite scores")
+
+
+def test_what_is_profiled_are_the_tokens_that_the_path_reads(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that does not share the prefix was profiled without it."""
+    bound = bound_seed(tiny_model_folder, 20)
+    for way, frame in ((WAYS[3], bound.whole), (WAYS[5], bound.behind_prefix)):
+        (path,) = build_paths([way], bound, 1, 64, print)
+        lengths: list[int] = []
+        score = path.engine.score
+        monkeypatch.setattr(
+            path.engine, "score", lambda bucket, score=score, to=lengths: to.extend(bucket.n_tokens) or score(bucket)
+        )
+        time_shares(path, 1.0, around.Around(1.0, 1.0, 1.0))
+        assert max(lengths) == frame["n_tokens"].max(), way.name
+
+
 def test_it_prints_tables_and_one_line_of_json(
     tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +342,8 @@ def test_it_prints_tables_and_one_line_of_json(
         (["--paths", "fast"], 2, "error: --paths 'fast': there is no such path"),
         (["--plot", "picture.gif"], 2, "error: --plot 'picture.gif': must end in .png or .svg"),
         (["--json", "nowhere/figures.json"], 73, "error: --json 'nowhere/figures.json': there is no such folder"),
+        (["--json", "."], 73, "error: --json '.': that is a folder"),
+        (["--plot", "."], 73, "error: --plot '.': that is a folder"),
     ],
 )
 def test_a_wrong_flag_is_one_line_before_anything_is_measured(
@@ -270,6 +353,41 @@ def test_a_wrong_flag_is_one_line_before_anything_is_measured(
     captured = capsys.readouterr()
     assert captured.err.startswith(message)
     assert not captured.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rows", "5"], "--rows 5: at least 20"),
+        (["--rows", "20", "--turns", "11"], "--turns 11: from 1 to half of --rows 20"),
+        (["--label-rows", "-5"], "--label-rows -5: at least 0"),
+        (["--max-batch-tokens", "0"], "--max-batch-tokens 0: at least 1"),
+        (["--dtype", "foo"], "argument --dtype: invalid choice: 'foo'"),
+        (["--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_a_number_or_flag_that_cannot_be_is_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A negative ``--label-rows`` was a traceback when all the rest was measured, ``--max-batch-tokens 0`` ignored."""
+    with pytest.raises(SystemExit) as ended:
+        main(flags)
+    assert ended.value.code == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {message}")
+    assert hint == "hint: see python -m pipeline.bench --help"
+
+
+def test_figures_are_told_though_their_file_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has measured for an hour must not lose it to a folder that has gone meanwhile."""
+    monkeypatch.setattr(measure, "measure", lambda options: gone.rmdir() or {"rows": 600})
+    (gone := tmp_path / "gone").mkdir()
+    assert main(["--json", str(gone / "figures.json")]) == 73
+    captured = capsys.readouterr()
+    assert captured.out == '{"rows": 600}\n'
+    assert captured.err.startswith("error: --json")
 
 
 def test_without_matplotlib_the_message_says_how_to_install_it(

@@ -52,13 +52,47 @@ def test_every_size_runs_with_no_model_and_with_a_tiny_one_then_tickets_with_a_r
 ) -> None:
     asked: list[tuple[int, str]] = []
 
-    def note(texts: list[str], engine: str, model: str) -> dict[str, object] | None:
+    def note(texts: list[str], engine: str, model: str) -> dict[str, object] | int:
         asked.append((len(texts), engine))
-        return None if engine == "tiny" else {"asked": engine}
+        return 70 if engine == "tiny" else {"asked": engine}
 
     monkeypatch.setattr(scale, "run_stage", note)
-    assert main(["--sizes", "10", "30", "--rows", "6", "--json", str(tmp_path / "figures.json")]) == 0
+    assert main(["--sizes", "10", "30", "--rows", "6", "--json", str(tmp_path / "figures.json")]) == 70
     assert asked == [(10, "null"), (10, "tiny"), (30, "null"), (30, "tiny"), (6, "model")]
-    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    told = capsys.readouterr()
+    assert told.err.startswith("error: 2 of 5 runs failed")
+    summary = json.loads(told.out.splitlines()[-1])
     assert [run["asked"] for run in summary["runs"]] == ["null", "null", "model"], "a run that failed is left out"
     assert json.loads((tmp_path / "figures.json").read_text()) == summary
+
+
+def test_a_model_that_is_not_there_is_one_line_from_each_run_and_the_documented_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback of the tokenizer's library, and exit code 0."""
+    assert main(["--sizes", "10", "--rows", "0", "--model", str(tmp_path / "nothing")]) == 69
+    told = capfd.readouterr().err
+    assert told.count("error: cannot load the tokenizer of model") == 2
+    assert "Traceback" not in told
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--json", str(tmp_path)]) == 73
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
+        f"error: --json {str(tmp_path)!r}: that is a folder",
+        "hint: name a file in it",
+    ]
+    assert not captured.out
+
+
+def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--sizes", "many"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: argument --sizes: invalid int value: 'many'",
+        "hint: see python -m pipeline.bench.scale --help",
+    ]

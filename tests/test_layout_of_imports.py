@@ -138,6 +138,7 @@ ORDER = [
     "tuning.draw",
     "tuning.sampled_rows",
     "sample",
+    "bench.command",
     "bench.workload",
     "bench.turns",
     "bench.ceiling",

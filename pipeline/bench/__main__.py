@@ -9,14 +9,14 @@ Torch runs as it comes: no thread setting is made for the whole process, since t
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.bench.command import Parser, check_output, run, tell_json
 from pipeline.bench.turns import N_TURNS
 from pipeline.bench.workload import DEFAULT_WORKLOADS, WORKLOADS
-from pipeline.errors import OutputError, PipelineError, UsageError
+from pipeline.errors import UsageError
 
 MIN_ROWS = 20
 PICTURES = (".png", ".svg")
@@ -24,7 +24,7 @@ PICTURES = (".png", ".svg")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m pipeline.bench", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--workload", action="append", metavar="NAME",
         help=f"{', '.join(WORKLOADS)}; several with commas (default {','.join(DEFAULT_WORKLOADS)}; headline: mixed)",
@@ -57,19 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--turns {options.turns}: from 1 to half of --rows {options.rows}")
     if options.label_rows is None:
         options.label_rows = max(MIN_ROWS, options.rows // 5)
-    try:
-        _run(options)
-    except PipelineError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    if options.label_rows < 0:
+        parser.error(f"--label-rows {options.label_rows}: at least 0")
+    if options.max_batch_tokens is not None and options.max_batch_tokens < 1:
+        parser.error(f"--max-batch-tokens {options.max_batch_tokens}: at least 1")
+    return run(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
     """Measure and tell; what cannot be written is refused before anything is measured."""
-    for flag, file in (("--json", options.json), ("--plot", options.plot)):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise OutputError(f"{flag} {str(file)!r}: there is no such folder", "create the folder first")
+    check_output("--json", options.json)
+    check_output("--plot", options.plot)
     if options.plot is not None:
         if options.plot.suffix not in PICTURES:
             raise UsageError(f"--plot {str(options.plot)!r}: must end in {' or '.join(PICTURES)}")
@@ -83,16 +81,9 @@ def _run(options: argparse.Namespace) -> None:
     from pipeline.bench.measure import measure
 
     summary = measure(options)
+    tell_json(summary, options.json)
     if options.plot is not None:
         draw(options.plot, summary["workloads"][summary["headline"]], f"{summary['model']}, {summary['machine']}")
-    line = json.dumps(summary, allow_nan=False)
-    if options.json is not None:
-        try:
-            options.json.write_text(line + "\n", encoding="utf-8")
-        except OSError as error:
-            file = str(options.json)
-            raise OutputError(f"--json {file!r} cannot be written: {error.strerror}", "name another file") from None
-    print(line)
 
 
 def _listed(values: Sequence[str] | None) -> list[str]:

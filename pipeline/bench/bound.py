@@ -17,6 +17,8 @@ from pipeline.prompt import PromptEncoder, build_encoder
 from pipeline.scoring import CONTENT_FREE, TreeScorer, choose_scorer, label_prior
 from pipeline.settings import DEFAULT_MAX_TOKENS
 
+NONE = -1  # in place of a label
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -46,9 +48,10 @@ class Bound:
         return self.whole["n_tokens"].to_numpy().astype(np.int64)
 
     def decisions(self, raw: NDArray[np.float32], prior: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-        """(n,) which label each row gets, from (n, E) edge scores and what calibration takes off them."""
-        chosen: NDArray[np.int64] = (self.scorer.scores(raw) - (self.prior if prior is None else prior)).argmax(axis=1)
-        return chosen
+        """(n,) which label each row gets, -1 for none, from (n, E) edge scores and what calibration takes off them."""
+        scores = self.scorer.scores(raw) - (self.prior if prior is None else prior)
+        # as the stage decides: a row without finite scores gets no label
+        return np.where(np.isfinite(scores).all(axis=1), scores.argmax(axis=1), NONE)
 
     def prior_by(self, engine: Engine) -> NDArray[np.float64]:
         """(labels,) what calibration takes off the scores of an engine that shares the prefix and is less exact."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from pipeline.engine.model import Model
 from pipeline.engine.workers import default_threads_kept, use_one_thread
@@ -103,8 +104,16 @@ def _random(size: tuple[int, int], model: Model) -> Tensor:
 
 
 def _shapes(module: Any, but: tuple[Any, ...]) -> list[tuple[int, int]]:
-    linears = (part for part in module.modules() if isinstance(part, torch.nn.Linear))
-    return [(linear.out_features, linear.in_features) for linear in linears if not any(linear is one for one in but)]
+    shapes = []
+    for part in module.modules():
+        if any(part is one for one in but):
+            continue
+        if isinstance(part, torch.nn.Linear):
+            shapes.append((part.out_features, part.in_features))
+        if isinstance(part, Conv1D):  # GPT-2's linear layers, whose weights lie the other way
+            n_in, n_out = part.weight.shape
+            shapes.append((n_out, n_in))
+    return shapes
 
 
 def _flop(shapes: list[tuple[int, int]]) -> int:

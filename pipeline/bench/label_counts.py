@@ -17,8 +17,10 @@ from pipeline.bench.workload import many_labels, seed_task, short_tickets
 from pipeline.engine.fused import FusedEngine
 from pipeline.engine.model import Model
 from pipeline.engine.packed import PackedEngine
+from pipeline.engine.padded import PaddedEngine
 from pipeline.engine.select import Engine
-from pipeline.passes import run_passes
+from pipeline.engine.single import SingleEngine
+from pipeline.passes import read_texts, run_passes
 from pipeline.prompt import PromptEncoder, build_encoder
 from pipeline.readout import HiddenStates, Readout
 from pipeline.scoring import choose_scorer
@@ -100,7 +102,7 @@ def build_label_paths(model: Model, n_rows: int, n_turns: int, max_batch_tokens:
             scoring: choose_scorer(scoring, labels, continuations).readout for scoring in SCORINGS
         }
         for name, readout in (readouts | {"head": HiddenStates()}).items():
-            engine = _fastest(model, encoder, readout)
+            engine = fastest_engine(model, encoder, readout, frame)
             n_prefix = len(encoder.prefix_ids)
             paths.append(LabelPath(name, n_labels, n_prefix, engine, frames, max_batch_tokens, readout.n_nodes))
     return paths
@@ -117,8 +119,13 @@ def ratio_of_most_to_fewest(paths: Sequence[LabelPath]) -> dict[str, float]:
     }
 
 
-def _fastest(model: Model, encoder: PromptEncoder, readout: Readout) -> Engine:
-    try:
-        return FusedEngine(model, encoder.prefix_ids, readout)
-    except ValueError:
-        return PackedEngine(model, encoder.prefix_ids, readout)
+def fastest_engine(model: Model, encoder: PromptEncoder, readout: Readout, frame: pl.DataFrame) -> Engine:
+    """The first engine that reads a row at all; whether it reads it right is told of the paths."""
+    for build in (FusedEngine, PackedEngine, PaddedEngine):
+        try:
+            engine: Engine = build(model, encoder.prefix_ids, readout)
+            read_texts(engine, frame.head(1), RunStats(), max_batch_tokens=1, n_nodes=readout.n_nodes)
+        except Exception:  # models raise whatever they like when they do not take what an engine gives them
+            continue
+        return engine
+    return SingleEngine(model, encoder.prefix_ids, readout)

@@ -15,8 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline.bench.command import Parser, check_output, run
 from pipeline.bench.quality_data import SUBSETS, load_subset
-from pipeline.errors import OutputError, PipelineError
+from pipeline.errors import OutputError
 
 # A head on all rows to train on is of interest where prompts are weakest: with many labels.
 MANY_LABELS = 20
@@ -25,7 +26,7 @@ MANY_LABELS = 20
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurements and return the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see pipeline.classify
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench.label_quality", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m pipeline.bench.label_quality", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DATA_FOLDER", help="holds the Parquet files of both data sets")
     parser.add_argument("--rows", type=int, default=300, help="most rows to test on, of a subset (default %(default)s)")
     parser.add_argument("--subset", nargs="+", default=SUBSETS, choices=SUBSETS, help="default: all")
@@ -35,16 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rows < 1:
         parser.error(f"--rows {options.rows}: at least 1")
-    try:
-        measure(options)
-    except PipelineError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run(lambda: measure(options))
 
 
 def measure(options: argparse.Namespace) -> None:
     """Load the model, measure every subset, and print a table of each as soon as it is known."""
+    check_output("--json", options.json)
     import torch
 
     from pipeline.engine.load import load_model

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pipeline.bench.around import Around, measure_around
-from pipeline.bench.bound import Bound, bind
+from pipeline.bench.bound import NONE, Bound, bind
 from pipeline.bench.ceiling import copied_bytes_per_s, matmul_flops
 from pipeline.bench.label_counts import build_label_paths, ratio_of_most_to_fewest
 from pipeline.bench.memory import peak_of_path
@@ -83,7 +83,7 @@ def _measure_workload(bound: Bound, ways: Sequence[Way], options: argparse.Names
     )
     peaks = {path.way.name: _peak(path, options) if options.memory else None for path in paths}
     rows = [figures(path, paths[0], ceilings, peaks[path.way.name]) for path in paths]
-    fastest = max(range(len(paths)), key=lambda place: rows[place]["items_per_s"] * paths[place].way.shares_prefix)
+    fastest = max(range(len(paths)), key=lambda place: (paths[place].way.shares_prefix, rows[place]["items_per_s"]))
     shares = time_shares(paths[fastest], 1 / rows[fastest]["items_per_s"], around)
     workload = {
         **_about(bound, around, paths[0]),
@@ -100,7 +100,7 @@ def _measure_workload(bound: Bound, ways: Sequence[Way], options: argparse.Names
 def _about(bound: Bound, around: Around, reference: Path) -> dict[str, Any]:
     """What a workload is, what the reference makes of it, and what surrounds the model."""
     workload, labels = bound.workload, bound.workload.task.label_names
-    decided = [labels[choice] for choice in bound.decisions(reference.raw)]
+    decided = [None if choice == NONE else labels[choice] for choice in bound.decisions(reference.raw)]
     accuracy = None
     if workload.truths is not None:
         accuracy = float(np.mean([label == truth for label, truth in zip(decided, workload.truths, strict=True)]))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.bench.bound import Bound
 from pipeline.bench.ceiling import flop_of_last_rest, flop_per_token
 from pipeline.bench.turns import deal, spread
-from pipeline.bench.ways import Job, Way
+from pipeline.bench.ways import WAYS, Job, Way
 from pipeline.build import in_int8
 from pipeline.engine.fused import FusedEngine
 from pipeline.engine.int8 import why_not_int8
@@ -126,15 +126,20 @@ def build_paths(
     groups, tree, n_rows = deal(bound.n_tokens, n_turns), bound.scorer.readout, len(bound.whole)
     paths = []
     for way in ways:
+        raw = np.full((n_rows, len(tree.edges)), np.nan, np.float32)
         try:
             engine, prior = _engine(way, bound), bound.prior
-        except ValueError as error:
-            say(f"left out: {way.name}: {error}")
+            if way.quantized:
+                prior = bound.prior_by(engine)
+            path = Path(way, engine, bound, groups, max_batch_tokens, torch.get_num_threads(), raw, prior)
+            path.warm_up()
+        except Exception as error:  # models raise whatever they like when they do not take what an engine gives them
+            if way is WAYS[0]:  # nothing can be compared
+                raise
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            say(f"left out: {way.name}: {reason}")
             continue
-        if way.quantized:
-            prior = bound.prior_by(engine)
-        raw = np.full((n_rows, len(tree.edges)), np.nan, np.float32)
-        paths.append(Path(way, engine, bound, groups, max_batch_tokens, torch.get_num_threads(), raw, prior))
+        paths.append(path)
     return paths
 
 
@@ -156,6 +161,9 @@ def figures(path: Path, reference: Path, ceilings: Sequence[float], peak_mib: fl
         reference: another, or itself.
         ceilings: FLOP per second that the machine reached in each turn.
         peak_mib: of a process of its own; None if that was not measured.
+
+    A row without finite scores gets no label; ``agreement`` counts it where both get the same or both get none, and
+    ``not_finite`` says how many there are.
     """
     bound, turns = path.bound, path.turns
     n_rows, computed = sum(turn.rows for turn in turns), sum(turn.computed_tokens for turn in turns)
@@ -175,6 +183,13 @@ def figures(path: Path, reference: Path, ceilings: Sequence[float], peak_mib: fl
         "computed_tokens_per_row": computed / n_rows,
         "padding_share": sum(turn.padding for turn in turns) / computed,
         "peak_mib": peak_mib,
+        "not_finite": int((~np.isfinite(path.raw).all(axis=1)).sum()),
         "agreement": float((bound.decisions(path.raw, path.prior) == bound.decisions(reference.raw)).mean()),
-        "largest_difference": float(np.abs(path.raw - reference.raw).max()),
+        "largest_difference": _largest_difference(path.raw, reference.raw),
     }
+
+
+def _largest_difference(raw: NDArray[np.float32], expected: NDArray[np.float32]) -> float | None:
+    """Of rows that both have finite scores for; None if there is none."""
+    finite = np.isfinite(raw).all(axis=1) & np.isfinite(expected).all(axis=1)
+    return float(np.abs(raw[finite] - expected[finite]).max()) if finite.any() else None

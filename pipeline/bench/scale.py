@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.bench.command import Parser, check_output, run, tell_json
 from pipeline.bench.workload import load_workload, short_tickets
-from pipeline.errors import OutputError, PipelineError
+from pipeline.errors import PipelineError
 
 SIZES = (1_000, 10_000, 100_000)
 HEADING = (
@@ -30,7 +31,7 @@ HEADING = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurements and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench.scale", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m pipeline.bench.scale", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--sizes", nargs="*", type=int, default=SIZES, metavar="N", help="rows of the files of short texts (default: "
         f"{' '.join(map(str, SIZES))})",
@@ -42,34 +43,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rows < 0 or min(options.sizes, default=1) < 1:
         parser.error("--rows and --sizes: no negative numbers, and no empty files")
-    try:
-        _measure(options)
-    except PipelineError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> None:
+    """Measure and tell.
+
+    Raises:
+        OutputError: the file cannot be written.
+        PipelineError: a run failed; the others have been told.
+    """
+    check_output("--json", options.json)
     tickets = load_workload(options.workload, options.rows, tokenizer=None).texts if options.rows else []
     print(HEADING)
-    runs = []
+    runs: list[Mapping[str, Any] | int] = []
     for n_rows in options.sizes:
         runs += [run_stage(short_tickets(n_rows), engine, options.model) for engine in ("null", "tiny")]
     if tickets:
         runs.append(run_stage(tickets, "model", options.model))
-    line = json.dumps({"model": options.model, "runs": [run for run in runs if run is not None]})
-    if options.json is not None:
-        try:
-            options.json.write_text(line + "\n", encoding="utf-8")
-        except OSError as error:
-            file = str(options.json)
-            raise OutputError(f"--json {file!r} cannot be written: {error.strerror}", "name another file") from None
-    print(line)
+    codes = [run for run in runs if isinstance(run, int)]
+    tell_json({"model": options.model, "runs": [run for run in runs if not isinstance(run, int)]}, options.json)
+    if codes:
+        failed = PipelineError(f"{len(codes)} of {len(runs)} runs failed", "what each of them says stands above")
+        failed.exit_code = max(codes)
+        raise failed
 
 
-def run_stage(texts: Sequence[str], engine: str, model: str) -> Mapping[str, Any] | None:
-    """What one run of the stage took; None if it failed, which it says itself on stderr.
+def run_stage(texts: Sequence[str], engine: str, model: str) -> Mapping[str, Any] | int:
+    """What one run of the stage took; its exit code if it failed, which it says itself on stderr.
 
     Args:
         texts: of the rows.
@@ -80,10 +81,10 @@ def run_stage(texts: Sequence[str], engine: str, model: str) -> Mapping[str, Any
     with TemporaryDirectory() as folder:
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), Path(folder) / "in.parquet")
         command = [sys.executable, "-m", "pipeline.bench.stage_run", folder, f"--engine={engine}", f"--model={model}"]
-        run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if run.returncode:
-        return None
-    took: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if ended.returncode:
+        return max(ended.returncode, 1)  # one that a signal ended has a negative code
+    took: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     print(
         f"{engine:8}{took['rows']:9}{took['seconds']:10.2f}{took['rows_per_s']:10,.0f}{took['us_per_row']:10.1f}"
         f"{took['peak_mib']:10.0f}{took['outside_model_share']:15.1%}{took['known_rows_per_s']:19,.0f}",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PipelineError
+from pipeline.bench.command import run
 
 if TYPE_CHECKING:
     from pipeline.stage import Stage
@@ -32,12 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=ENGINES, required=True, help="no model, a tiny one, or the one given")
     parser.add_argument("--model", required=True, help="the model, or the one whose tokenizer is taken")
     options = parser.parse_args(argv)
-    try:
-        print(json.dumps(_measure(options.folder, options.engine, options.model)))
-    except PipelineError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run(lambda: print(json.dumps(_measure(options.folder, options.engine, options.model))))
 
 
 def _measure(folder: Path, engine: str, name: str) -> dict[str, Any]:

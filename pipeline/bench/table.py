@@ -37,11 +37,13 @@ def path_lines(paths: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     )
     for row in paths:
         peak = "-" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
+        largest = "-" if row["largest_difference"] is None else f"{row['largest_difference']:.1e}"
+        failed = f"  {row['not_finite']} rows without finite scores" if row["not_finite"] else ""
         yield (
             f"{row['path']:32}{row['items_per_s']:9.2f}{_range(row['items_per_s_spread']):>15}"
             f"{row['speedup']:7.2f}{_range(row['speedup_spread']):>14}{row['useful_tokens_per_s']:14.0f}"
             f"{row['computed_tokens']:9}{row['computed_tokens_per_row']:8.1f}{row['padding_share']:9.1%}"
-            f"{row['ceiling_share']:9.0%}{peak:>10}{row['agreement']:8.1%}{row['largest_difference']:10.1e}"
+            f"{row['ceiling_share']:9.0%}{peak:>10}{row['agreement']:8.1%}{largest:>10}{failed}"
         )
 
 

@@ -37,7 +37,8 @@ def time_shares(path: Path, seconds_per_row: float, around: Around) -> dict[str,
 
 @torch.inference_mode()
 def _shares_in_model(path: Path) -> dict[str, float]:
-    frame, n_nodes = path.bound.behind_prefix, path.bound.scorer.readout.n_nodes
+    bound, n_nodes = path.bound, path.bound.scorer.readout.n_nodes
+    frame = bound.behind_prefix if path.way.shares_prefix else bound.whole
     on_cuda = path.bound.model.device.type == "cuda"
     buckets = [*cut_buckets(frame, max_batch_tokens=path.max_batch_tokens, extra_tokens=n_nodes)]
     if path.engine.workers > 1:

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from pipeline.buckets import Bucket
 from pipeline.continuations import ContinuationTree
 from pipeline.engine.embedded import embedded_model
+from pipeline.engine.load import WAYS_OUT
 from pipeline.engine.model import Model
+from pipeline.errors import ModelError
 
 
 def tiny_model(name: str) -> Model:
@@ -18,9 +20,13 @@ def tiny_model(name: str) -> Model:
         name: of that model: ``embedded``, or a folder.
 
     Raises:
-        ModelError: the embedded model is not installed.
+        ModelError: there is no such model, or the embedded one is not installed.
     """
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(embedded_model()) if name == "embedded" else name)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(embedded_model()) if name == "embedded" else name)
+    except (OSError, ValueError) as error:  # whatever is not a folder is taken for a name on the hub
+        reason = " ".join(str(error).split())
+        raise ModelError(f"cannot load the tokenizer of model {name!r}: {reason[:300]}", WAYS_OUT) from error
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
