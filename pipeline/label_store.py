@@ -55,7 +55,8 @@ class LabelStore:
     """An open store; a context manager that closes it. May be used by several threads.
 
     Args:
-        path: created if it does not exist.
+        path: created if it does not exist. None for a file without a name, which goes when it is closed or its process
+            dies, and which is not shared.
         shared: whether it outlives the run and other processes use it too. Damage to a shared store is an error; a
             store that is not is moved aside, and a new one takes its place.
 
@@ -65,8 +66,8 @@ class LabelStore:
         StorageError: the device failed or is full, or another process keeps the store locked.
     """
 
-    def __init__(self, path: str | Path, *, shared: bool) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path | None, *, shared: bool) -> None:
+        self.path = None if path is None else Path(path)
         self._shared = shared
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -129,7 +130,8 @@ class LabelStore:
     def remove(self) -> None:
         """Close and delete it; never fails."""
         self.close()
-        remove_store(self.path)
+        if self.path is not None:
+            remove_store(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -140,16 +142,10 @@ class LabelStore:
     def _ensure_open(self) -> None:
         if self._connection is not None:
             return
-        if self.path.exists() and not self.path.is_file():
-            raise OutputError(f"{self._title} is not a regular file", "name a regular file, or one that is yet to be")
-        if not self.path.parent.is_dir():
-            raise OutputError(
-                f"{self._title} cannot be created: there is no folder {str(self.path.parent)!r}", "create it first"
-            )
-        is_new = not self.path.exists()
+        is_new = self.path is None or self._check_place(self.path)
         with self._sqlite_errors():
             # no implicit transactions; threads take turns by the lock above
-            connection = sqlite3.connect(self.path, TURN_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(self.path or "", TURN_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 self._set_up(connection)
             except BaseException:
@@ -158,6 +154,20 @@ class LabelStore:
                     self.remove()
                 raise
         self._connection = connection
+
+    def _check_place(self, path: Path) -> bool:
+        """Whether there is nothing yet.
+
+        Raises:
+            OutputError: no store can be there.
+        """
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{self._title} is not a regular file", "name a regular file, or one that is yet to be")
+        if not path.parent.is_dir():
+            raise OutputError(
+                f"{self._title} cannot be created: there is no folder {str(path.parent)!r}", "create it first"
+            )
+        return not path.exists()
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         def ask(statement: str) -> Any:
@@ -196,6 +206,8 @@ class LabelStore:
 
     def _replace(self, damage: StoreDamaged) -> None:
         """Put a new store in the place of a damaged one."""
+        if self.path is None:  # by its device
+            raise StorageError(f"{self._title} is damaged: {damage}", "check the device") from damage
         aside = self.path.with_name(f"{self.path.name}.damaged")
         log.warning(
             "%s is damaged (%s): it is now %r, and its scores are computed anew", self._title, damage, str(aside)
@@ -236,6 +248,8 @@ class LabelStore:
 
     @property
     def _title(self) -> str:
+        if self.path is None:
+            return "the store of scores in the temporary folder"
         return f"{'--cache' if self._shared else 'the store of scores'} {str(self.path)!r}"
 
 

@@ -6,6 +6,7 @@ other. Whole runs on Ray are few, on one cluster for all of them.
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,14 @@ from ray.cluster_utils import Cluster
 from ray.exceptions import AuthenticationError
 
 from pipeline.classify import main
+from pipeline.command.one_file import OneFile
+from pipeline.command.options import parse
+from pipeline.command.stop_signals import Stopped
+from pipeline.distributed.cluster import connected
+from pipeline.distributed.plan import plan_units
 from pipeline.distributed.unit import Done, Failed, Job
 from pipeline.distributed.worker import UnitWorker
+from pipeline.errors import ReadError
 from tests.hard_files import USABLE, bits, ticket_texts
 from tests.in_units import FLAGS, InUnits, job_of
 
@@ -157,6 +164,122 @@ def test_rows_that_a_worker_tells_of_are_numbered_in_the_file(
     monkeypatch.setattr("pipeline.verify.judge", wrong)
     in_units.work()
     assert sorted(wanted) == sorted([*range(5)] * 4)  # a unit counts from 0; its verdict is moved to the file's rows
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_damaged_part_is_removed_so_that_the_next_run_makes_it_again(
+    is_gone: bool, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    """By its footer it is finished: every later run found it again, and failed again."""
+    path = write(tmp_path / "in.parquet", 20, 5)
+    assert main([str(path), str(tmp_path / "whole.parquet"), "--model", str(tiny_model_folder), *FLAGS]) == 0
+    in_units = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5")
+    in_units.work()
+    part = in_units.units[1].part.local
+    content = bytearray(part.read_bytes())
+    content[40:60] = bytes(20)
+    part.unlink() if is_gone else part.write_bytes(content)
+    with pytest.raises(ReadError, match=r"part .* is damaged or gone"):
+        in_units.assemble()
+    assert [outcome.was_there for outcome in in_units.work()] == [True, False, True, True]
+    in_units.assemble()
+    same(tmp_path / "whole.parquet", tmp_path / "out.parquet")
+
+
+def test_a_unit_leaves_nothing_in_the_temporary_folder_even_if_its_worker_is_killed(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that was ended within a unit left a folder there."""
+    path, temporary, found = write(tmp_path / "in.parquet", 10, 5), tmp_path / "temporary", []
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("SQLITE_TMPDIR", str(temporary))
+    label = OneFile.label
+
+    def look(one: OneFile, n_verify: int) -> Any:
+        sample = label(one, n_verify)
+        found.append([*temporary.iterdir()])
+        return sample
+
+    monkeypatch.setattr(OneFile, "label", look)
+    InUnits(path, tmp_path / "out.parquet", tiny_model_folder, "--unit-rows", "5").work()
+    assert found == [[], []]
+
+
+def test_a_panic_of_a_library_is_a_failure_of_its_unit_and_quotes_nothing(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):  # as pyo3's
+        pass
+
+    def panic(*arguments: Any) -> None:
+        raise Panic("the ticket of Xenophanes")
+
+    in_units = InUnits(write(tmp_path / "in.parquet", 4, 4), tmp_path / "out.parquet", tiny_model_folder)
+    monkeypatch.setattr(OneFile, "label", panic)
+    (outcome,) = in_units.work()
+    assert isinstance(outcome, Failed)
+    assert outcome.again
+    assert outcome.error.exit_code == 70
+    assert "Panic at" in str(outcome.error)
+    assert "Xenophanes" not in str(outcome.error)
+
+
+def test_batch_calibration_costs_nothing_where_the_part_is_there(tiny_model_folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", 20, 5)
+    flags = ("--unit-rows", "5", "--calibration", "batch", "--score-column", "score")
+    assert main([str(path), str(tmp_path / "whole.parquet"), "--model", str(tiny_model_folder), *FLAGS, *flags]) == 0
+    in_units = InUnits(path, tmp_path / "out.parquet", tiny_model_folder, *flags)
+    assert [outcome.stats.calibration_texts for outcome in in_units.work()] == [20] * 4
+    again = in_units.work()
+    assert [(outcome.was_there, outcome.stats.calibration_texts) for outcome in again] == [(True, 0)] * 4
+    in_units.assemble()
+    same(tmp_path / "whole.parquet", tmp_path / "out.parquet")
+
+
+def test_an_output_that_may_not_be_replaced_is_not_tried_again(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """It took 21 seconds, for the pauses between four attempts."""
+    in_units = InUnits(write(tmp_path / "in.parquet", 4, 4), tmp_path / "out.parquet", tiny_model_folder)
+    (unit,) = in_units.units
+    in_units.units = [replace(unit, file=replace(unit.file, recipe="another", output_state=unit.file.input_state))]
+    (outcome,) = in_units.work()
+    assert isinstance(outcome, Failed)
+    assert not outcome.again
+    assert outcome.error.exit_code == 73
+    assert "exists already" in str(outcome.error)
+
+
+def test_parts_of_one_file_do_not_lie_among_those_of_another(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The folder of one file's parts, which is removed when that file is complete, held those of others."""
+    in_units = InUnits(write(tmp_path / "in.parquet", 4, 4), tmp_path / "out.parquet", tiny_model_folder)
+    names = ("a.parquet", "a.parquet.parts/b.parquet", "a.parquet.parts/b.parquet.parts/c.parquet")
+    files = [replace(in_units.units[0].file, name=name, group_rows=(4,)) for name in names]
+    units = plan_units(files, in_units.output, in_units.job.options)
+    folders = [units[name][0].part.local.parent for name in names]
+    assert not [(one, other) for one in folders for other in folders if one in other.parents]
+
+
+def test_a_place_for_parts_that_is_none_is_refused_before_ray_is_started(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray.init", None)
+    path = write(tmp_path / "in.parquet", 4, 4)
+    (tmp_path / ".out.parquet.parts").touch()
+    assert main([str(path), str(tmp_path / "out.parquet"), *ray_flags("auto", tiny_model_folder)]) == 73
+    assert "for unfinished parts cannot be created" in capsys.readouterr().err
+    assert sorted(found.name for found in tmp_path.iterdir()) == [".out.parquet.parts", "in.parquet"]
+
+
+def test_a_start_of_ray_that_is_interrupted_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**how: Any) -> None:
+        raise Stopped(signal.SIGINT)
+
+    n_shutdowns = []
+    monkeypatch.setattr("ray.init", interrupted)
+    monkeypatch.setattr("ray.shutdown", lambda: n_shutdowns.append(1))
+    with pytest.raises(Stopped), connected("local", lambda: None):
+        pass
+    assert n_shutdowns == [1]
 
 
 # Whole runs, on one cluster.
@@ -296,3 +419,29 @@ def test_a_cluster_whose_token_is_not_there_is_told_in_one_line(
     path = write(tmp_path / "in.parquet", 4, 4)
     assert main([str(path), str(tmp_path / "out.parquet"), *ray_flags("auto", tiny_model_folder)]) == 2
     assert "--ray 'auto': AuthenticationError: no authentication token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["--ray", "in", "out"], "local"),
+        (["in", "--ray", "out"], "local"),
+        (["in", "out", "--ray"], "local"),
+        (["--ray", "--limit", "3", "in", "out"], "local"),
+        (["--ray", "s3://exports/11", "out"], "local"),
+        (["--ray", "auto", "in", "out"], "auto"),
+        (["--ray", "head.example:6379", "in", "out"], "head.example:6379"),
+        (["--ray=[::1]:6379", "in", "out"], "[::1]:6379"),
+    ],
+)
+def test_behind_the_flag_goes_an_address_or_nothing(arguments: list[str], address: str) -> None:
+    """``--ray in.parquet out.parquet`` took the input for the address of a cluster."""
+    options = parse(arguments)
+    assert options is not None
+    assert options.ray == address
+
+
+@pytest.mark.parametrize("arguments", [["--ray=head"], ["--ray="], ["--ray=s3://exports/11"], ["--ray", "head"]])
+def test_what_is_no_address_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["in.parquet", "out.parquet", *arguments]) == 2
+    assert "HOST:PORT" in capsys.readouterr().err

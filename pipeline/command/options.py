@@ -5,6 +5,7 @@ here touches the input, the output or a model, and nothing heavy is imported.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -48,6 +49,9 @@ EXIT_CODES = (
 
 # Work files, journals, and what is kept in an output folder.
 OWN_SUFFIXES = (".partial", ".scores", ".parts", ".parquet_classify.json", ".parquet_classify.lock")
+# The host may be in brackets, as that of IPv6 is; a URI of another scheme is none, though it may have a port.
+RAY_ADDRESS = re.compile(r"local|auto|(ray://)?[^\s/]+:\d{1,5}")
+RAY_HINT = "an address behind --ray is local, auto or HOST:PORT"
 
 
 def _print_version(wanted: bool) -> None:
@@ -466,6 +470,8 @@ class Options:
                 if value is not None:
                     raise UsageError(f"{flag_name} {value} has no effect without --ray", "add --ray, or leave it out")
             return
+        if not RAY_ADDRESS.fullmatch(self.ray):
+            raise UsageError(f"--ray {self.ray!r} is no address", RAY_HINT)
         if self.explain is not None:
             raise UsageError(
                 f"--explain {self.explain} and --ray exclude each other: workers have no stdout",
@@ -492,7 +498,10 @@ def parse(arguments: Sequence[str]) -> Options | None:
     try:
         options = command(list(arguments), prog_name=COMMAND, standalone_mode=False)
     except typer.TyperException as error:
-        raise usage_error(error, COMMAND) from None
+        refusal = usage_error(error, COMMAND)
+        if "--ray" in arguments and "unexpected extra argument" in str(refusal):
+            refusal.hint = RAY_HINT
+        raise refusal from None
     if not isinstance(options, Options):
         return None
     for metavar, place in (("INPUT", options.input), ("OUTPUT", options.output)):
@@ -502,8 +511,8 @@ def parse(arguments: Sequence[str]) -> Options | None:
 
 
 def _with_ray_address(arguments: Sequence[str]) -> list[str]:
-    """``--ray`` with nothing behind it, or another flag, is ``--ray local``."""
+    """``--ray`` with nothing behind it that is an address is ``--ray local``."""
     given = []
-    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
-        given += [argument, "local"] if argument == "--ray" and following.startswith("--") else [argument]
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        given += [argument, "local"] if argument == "--ray" and not RAY_ADDRESS.fullmatch(following) else [argument]
     return given

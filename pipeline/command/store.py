@@ -39,14 +39,14 @@ def check_cache(cache: Path | None) -> None:
 
 @contextmanager
 def opened_store(
-    journal: Path, is_done: Callable[[], bool], *, cache: Path | None, no_cache: bool
+    journal: Path | None, is_done: Callable[[], bool], *, cache: Path | None, no_cache: bool
 ) -> Iterator[LabelStore | None]:
     """The store to use within the block: the cache, else the journal, else none.
 
     A journal is removed when all is done, or when it holds nothing; else it is left for the next run.
 
     Args:
-        journal: see ``journal_of``.
+        journal: see ``journal_of``; None for one without a name, which nothing is left of however the process ends.
         is_done: whether a block that ended without an error has left nothing to do.
         cache: of ``--cache``.
         no_cache: of ``--no-cache``.
@@ -68,5 +68,5 @@ def opened_store(
             finally:
                 if store.is_empty():
                     store.remove()
-    if is_done():
+    if journal is not None and is_done():
         remove_store(journal)  # of an earlier run, too

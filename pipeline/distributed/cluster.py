@@ -48,6 +48,9 @@ def connected(address: str, restore_signals: Callable[[], None]) -> Iterator[Non
             f"--ray {address!r}: {type(error).__name__}: {reason}",
             "check that ray status works there, and that there is a token if it wants one, or use --ray local",
         ) from error
+    except BaseException:  # a signal: what runs already must end
+        ray.shutdown()
+        raise
     restore_signals()
     try:
         yield

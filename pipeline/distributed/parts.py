@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipeline.distributed.unit import Unit
-from pipeline.errors import OutputError, StorageError
+from pipeline.errors import InputError, InputMissingError, OutputError, ReadError
 from pipeline.parquet.location import Location
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
@@ -37,16 +37,13 @@ def assemble(units: Sequence[Unit], sink: ParquetSink, check: Callable[[], None]
         check: called often; what it raises ends it.
 
     Raises:
-        StorageError: a part is not what its worker wrote.
-        PipelineError: it cannot be read, or the output not written.
+        ReadError: a part is not what its worker wrote. It is removed, or the next run would find it again.
+        StorageError: the output cannot be written.
     """
     for unit in units:
-        with ParquetSource(unit.part) as part:
+        with _removed_if_damaged(unit.part), ParquetSource(unit.part) as part:
             if part.num_rows != unit.rows.n_rows:
-                raise StorageError(
-                    f"part {unit.part.name!r} holds {part.num_rows:,} rows, and {unit.rows.n_rows:,} were written",
-                    "run the same command again",
-                )
+                raise InputError(f"it holds {part.num_rows:,} rows, and {unit.rows.n_rows:,} were written")
             for batch in part.batches():
                 check()
                 sink.write(_in_schema(batch, sink.schema))
@@ -87,6 +84,19 @@ def remove_parts(folder: Location) -> None:
         folder.filesystem.delete_dir(folder.path)
     except (OSError, pa.ArrowException):
         return
+
+
+@contextmanager
+def _removed_if_damaged(part: Location) -> Iterator[None]:
+    try:
+        yield
+    except (InputError, InputMissingError) as error:
+        with suppress(OSError, pa.ArrowException):
+            part.filesystem.delete_file(part.path)
+        raise ReadError(
+            f"part {part.name!r} is damaged or gone: {error}",
+            "run the same command again: only this part is done again",
+        ) from error
 
 
 def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -29,8 +29,8 @@ def plan_units(files: Sequence[CheckedFile], parts: Location, options: Options) 
 
 
 def parts_of(parts: Location, file: CheckedFile) -> Location:
-    """The folder of one file's parts."""
-    return parts.child(f"{file.name}.parts") if file.name else parts
+    """The folder of one file's parts. It has the file's own name, since no file of the input can lie below that."""
+    return parts.child(file.name) if file.name else parts
 
 
 def cut_units(group_rows: Sequence[int], unit_rows: int, limit: int | None = None) -> Iterator[RowRange]:

@@ -188,7 +188,7 @@ class RayRun(Run):
         of_file = {file.name: FileWork(file, planned[file.name], len(planned[file.name])) for file in files}
         units = [unit for work in of_file.values() for unit in work.units]
         log.info("%d unit%s of about %s rows", len(units), "" if len(units) == 1 else "s", f"{options.unit_rows:,}")
-        with connected(options.ray or "", signals.take_back), folders_of(units, parts):
+        with folders_of(units, parts), connected(options.ray or "", signals.take_back):
             size = pool_size(options)
             log.info("%s, each with %g CPUs and %g GPUs", _workers_in_words(size), size.cpus, size.gpus)
             job = Job(

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -24,15 +23,15 @@ import pyarrow.parquet as pq
 from pipeline.agreement import Agreement
 from pipeline.build import with_store
 from pipeline.command.agree import check_agreement
-from pipeline.command.calibrate import calibrated
-from pipeline.command.checked_file import check_may_be_written
+from pipeline.command.calibrate import calibrated, fingerprinted
+from pipeline.command.checked_file import CheckedFile, check_may_be_written
 from pipeline.command.flags import RowLimit
 from pipeline.command.load import load_stage
 from pipeline.command.manifest import existing_state, recipe_of
 from pipeline.command.one_file import OneFile
 from pipeline.command.report import FOOTER_KEY, Report, footer, run_facts
 from pipeline.command.stop_signals import StopSignals
-from pipeline.command.store import journal_of, opened_store
+from pipeline.command.store import opened_store
 from pipeline.distributed.unit import Done, Failed, Finished, Job, Outcome, Unit, Warnings
 from pipeline.engine.model import Model
 from pipeline.errors import InputError, ModelError, OutputError, PipelineError, StorageError
@@ -99,7 +98,9 @@ class UnitWorker:
             except PipelineError as error:
                 # a device or a network may be well again, and whoever else writes the part may be gone, next time
                 return Failed(error, again=isinstance(error, (StorageError, OutputError)))
-            except Exception as error:  # its own words may quote a row
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # polars' panics too; its own words may quote a row
                 return Failed(_fault(error), again=True)
         return replace(outcome, warnings=tuple(warnings.messages)) if isinstance(outcome, Done) else outcome
 
@@ -113,24 +114,20 @@ class UnitWorker:
         (stage, model), file, options, report = self._loaded, unit.file, self._options, Report(files=Counter())
         rows = range(unit.rows.first_group, unit.rows.end_group)
         _check_unchanged(unit)
-        with (
-            TemporaryDirectory(prefix="parquet-classify-") as scratch,
-            ParquetSource(file.input, limit=unit.rows.n_rows, row_groups=rows) as source,
-        ):
+        with ParquetSource(file.input, limit=unit.rows.n_rows, row_groups=rows) as source:
             task, fields = bind_schema(self._job.task, self._job.settings, source.schema)
-            stage = replace(stage, task=task)
-            journal = journal_of(Path(scratch) / "unit")
-            with opened_store(journal, lambda: True, cache=options.cache, no_cache=options.no_cache) as store:
+            stage = fingerprinted(replace(stage, task=task), file.input, options)
+            recipe, facts = recipe_of(stage, options.limit), run_facts(stage, model)
+            if file.recipe == recipe:
+                return Finished(facts)
+            if file.recipe is not None and (refusal := _refusal(file, overwrite=options.overwrite)) is not None:
+                return refusal
+            mark = _mark(unit, recipe)
+            if (done := _finished_part(unit, mark, facts, recipe)) is not None:
+                return replace(done, agreement=self._agreement)
+            with opened_store(None, lambda: True, cache=options.cache, no_cache=options.no_cache) as store:
                 stage = stage if store is None else with_store(stage, model, store)
                 stage = calibrated(stage, file.input, options, report, "none")
-                recipe = recipe_of(stage, options.limit)
-                if file.recipe == recipe:
-                    return Finished(run_facts(stage, model))
-                if file.recipe is not None:
-                    check_may_be_written(file, overwrite=options.overwrite)
-                mark, facts = _mark(unit, recipe), run_facts(stage, model)
-                if (done := _finished_part(unit, mark, facts, recipe)) is not None:
-                    return replace(done, agreement=self._agreement)
                 with _part_of(unit, source, fields) as sink:
                     one = OneFile(source, sink, stage, model, options, report, StopSignals())
                     sample = one.label(unit.n_verify)
@@ -141,6 +138,15 @@ class UnitWorker:
                     counts = {"mark": mark, "counts": _counts(report.stats), "verdict": verdict and asdict(verdict)}
                     sink.commit(footer({**facts, "part": counts}))
         return Done(facts, recipe, report.stats, verdict, self._agreement)
+
+
+def _refusal(file: CheckedFile, *, overwrite: bool) -> Failed | None:
+    """Why what is in a file's place may not be replaced: to ask again would be of no use."""
+    try:
+        check_may_be_written(file, overwrite=overwrite)
+    except OutputError as error:
+        return Failed(error)
+    return None
 
 
 def _part_of(unit: Unit, source: ParquetSource, fields: Sequence[pa.Field]) -> ParquetSink:
@@ -213,7 +219,7 @@ def _numbered_in_file(verdict: Verdict | None, unit: Unit) -> Verdict | None:
     return replace(verdict, wrong_rows=tuple(unit.rows.first_row + row for row in verdict.wrong_rows))
 
 
-def _fault(error: Exception) -> PipelineError:
+def _fault(error: BaseException) -> PipelineError:
     """An error that nobody foresaw, as the command line tells them."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
