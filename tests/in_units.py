@@ -2,9 +2,13 @@
 
 import os
 import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.manifest import existing_state
@@ -12,6 +16,7 @@ from pipeline.command.options import parse
 from pipeline.command.stop_signals import StopSignals
 from pipeline.distributed.parts import assemble, folders_of, parts_beside
 from pipeline.distributed.plan import plan_units
+from pipeline.distributed.pool import PoolSize
 from pipeline.distributed.unit import Job, Unit
 from pipeline.distributed.worker import UnitWorker
 from pipeline.parquet.location import locate
@@ -55,3 +60,32 @@ class InUnits:
             with ParquetSink(self.output, source.layout, fields) as sink:
                 assemble(self.units, sink, StopSignals().check)
                 sink.commit()
+
+
+class PoolOfOne:
+    """Takes the place of the pool: one worker, in this process, that is told what travels."""
+
+    def __init__(self, make: tuple[type[UnitWorker], tuple[Any, ...]], *of_actors: object) -> None:
+        cls, arguments = pickle.loads(pickle.dumps(make))
+        self._worker = cls(*arguments)
+
+    def __enter__(self) -> "PoolOfOne":
+        return self
+
+    def __exit__(self, *of_block: object) -> None:
+        pass
+
+    def run(self, units: Sequence[Unit], check: Callable[[], None]) -> Iterator[tuple[Unit, Any]]:
+        error = self._worker.load()
+        if error is not None:
+            raise error
+        for unit in reversed(units):
+            check()
+            yield unit, pickle.loads(pickle.dumps(self._worker.work(pickle.loads(pickle.dumps(unit)))))
+
+
+def do_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with ``--ray`` start none from here on: the driver is the real one, and its workers are in this process."""
+    monkeypatch.setattr("pipeline.distributed.run.Pool", PoolOfOne)
+    monkeypatch.setattr("pipeline.distributed.run.connected", lambda *arguments: nullcontext())
+    monkeypatch.setattr("pipeline.distributed.run.pool_size", lambda options: PoolSize(1, 1, 1, 0))

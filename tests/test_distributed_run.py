@@ -5,6 +5,7 @@ other. Whole runs on Ray are few, on one cluster for all of them.
 """
 
 import json
+import logging
 import shutil
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ray.cluster_utils import Cluster
 from ray.exceptions import AuthenticationError
 
 from pipeline.classify import main
+from pipeline.command.load import load_stage
 from pipeline.command.one_file import OneFile
 from pipeline.command.options import parse
 from pipeline.command.stop_signals import Stopped
@@ -29,7 +31,7 @@ from pipeline.distributed.unit import Done, Failed, Job
 from pipeline.distributed.worker import UnitWorker
 from pipeline.errors import ReadError
 from tests.hard_files import USABLE, bits, ticket_texts
-from tests.in_units import FLAGS, InUnits, job_of
+from tests.in_units import FLAGS, InUnits, do_without_ray, job_of
 
 
 def write(path: Path, n_rows: int, row_group_size: int, first: int = 0) -> Path:
@@ -280,6 +282,61 @@ def test_a_start_of_ray_that_is_interrupted_is_taken_back(monkeypatch: pytest.Mo
     with pytest.raises(Stopped), connected("local", lambda: None):
         pass
     assert n_shutdowns == [1]
+
+
+def test_of_many_files_metrics_and_what_is_left_behind_are_those_of_a_run_without_ray(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures came in the order of chance, and where all files failed no word said by which model."""
+    do_without_ray(monkeypatch)
+    for number, name in enumerate(("a.parquet", "b/c.parquet", "d.parquet")):
+        write(tmp_path / "in" / name, 9, 4, first=10 * number)
+    flags = ["--model", str(tiny_model_folder), *FLAGS, "--calibration", "batch", "--metrics", str(tmp_path / "told")]
+
+    def told(output: str, exit_code: int, *more: str) -> dict[str, Any]:
+        assert main([str(tmp_path / "in"), str(tmp_path / output), *flags, *more]) == exit_code
+        metrics = json.loads((tmp_path / "told").read_text().replace(str(tmp_path / output), "OUTPUT"))
+        of_work = ("seconds", "peak_rss_mib", "texts", "known_texts", "calibration_texts", "buckets")
+        return {key: value for key, value in metrics.items() if key not in of_work}
+
+    def counted(metrics: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in metrics.items() if "token" not in key and "second" not in key}
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".parquet_classify.scores").touch()  # of an earlier run without Ray
+    assert counted(told("out", 0, "--ray")) | {"padding_share": 0} == counted(told("plain", 0)) | {"padding_share": 0}
+    places = (tmp_path / "out", tmp_path / "plain")
+    ours, theirs = (sorted(str(path.relative_to(place)) for path in place.rglob("*")) for place in places)
+    assert ours == theirs
+    other = ("--labels", "x,y")
+    failed = told("out", 73, "--ray", *other)
+    assert counted(failed) == counted(told("plain", 73, *other))
+    assert [failure["input"][-9:] for failure in failed["failures"]] == ["a.parquet", "c.parquet", "d.parquet"]
+
+
+def test_scores_that_a_run_without_ray_has_kept_go_when_the_output_is_complete(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_without_ray(monkeypatch)
+    path = write(tmp_path / "in.parquet", 4, 4)
+    (tmp_path / ".out.parquet.scores").touch()
+    assert main([str(path), str(tmp_path / "out.parquet"), "--model", str(tiny_model_folder), *FLAGS, "--ray"]) == 0
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["in.parquet", "out.parquet"]
+
+
+def test_a_warning_of_the_model_that_loads_is_told_with_the_units(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a slower engine took the place of one that does not fit was never told."""
+    load = load_stage
+
+    def load_with_a_warning(*arguments: Any, **more: Any) -> Any:
+        logging.getLogger("pipeline.engine.select").warning("trying a slower one")
+        return load(*arguments, **more)
+
+    monkeypatch.setattr("pipeline.distributed.worker.load_stage", load_with_a_warning)
+    (outcome,) = InUnits(write(tmp_path / "in.parquet", 4, 4), tmp_path / "out.parquet", tiny_model_folder).work()
+    assert outcome.warnings == ("trying a slower one",)
 
 
 # Whole runs, on one cluster.

@@ -257,7 +257,7 @@ class Pool:
             return since
         free = ray.available_resources()  # type: ignore[no-untyped-call]
         log.warning(
-            "no worker is ready yet: each wants %g CPUs and %g GPUs, and %g and %g are free in the cluster",
+            "no worker is ready yet: they load, or wait for %g CPUs and %g GPUs each, where %g and %g are free",
             self._size.cpus, self._size.gpus, free.get("CPU", 0), free.get("GPU", 0),
         )  # fmt: skip
         return time.monotonic()

@@ -17,10 +17,11 @@ from pipeline.command.checked_file import CheckedFile
 from pipeline.command.failures import FILE_ERRORS, tell_failure
 from pipeline.command.files import FileTree, check_output_place
 from pipeline.command.manifest import Manifest, existing_state, state_of
-from pipeline.command.output_folder import folder_of, locked_folder
+from pipeline.command.output_folder import folder_of, locked_folder, notes_folder
 from pipeline.command.progress import show_progress
 from pipeline.command.report import footer
-from pipeline.command.run import Run, in_words, tell_text
+from pipeline.command.run import FOLDER_JOURNAL, Run, in_words, tell_text
+from pipeline.command.store import journal_of
 from pipeline.distributed.cluster import connected, pool_size, worker_environment
 from pipeline.distributed.parts import FOLDER_PARTS, assemble, folders_of, parts_beside, remove_parts
 from pipeline.distributed.plan import parts_of, plan_units
@@ -28,6 +29,7 @@ from pipeline.distributed.pool import Crash, Pool, PoolSize
 from pipeline.distributed.unit import Done, Failed, Finished, Job, Outcome, Unit
 from pipeline.distributed.worker import UnitWorker
 from pipeline.errors import GateError, InputError, ModelError, PipelineError
+from pipeline.label_store import remove_store
 from pipeline.parquet.location import Location, locate
 from pipeline.parquet.sink import ParquetSink
 from pipeline.parquet.source import ParquetSource
@@ -107,6 +109,7 @@ class RayRun(Run):
                 with report.stats.phase("run"), report.stats.phase("write"):
                     sink.commit(footer(work.facts))
                 remove_parts(parts)
+                remove_store(journal_of(output.scratch))  # of a run without Ray
 
     def _label_all(self, tree: FileTree, task: Task) -> None:
         output = locate(self.options.output)
@@ -130,10 +133,13 @@ class RayRun(Run):
                     except FILE_ERRORS as error:
                         self.signals.check()  # or what a signal became would pass for the file's fault
                         self._tell_failed(work, error)
+            order = {file.input.name: number for number, file in enumerate(files)}  # before them, those of the checks
+            self.report.failures.sort(key=lambda failure: order.get(failure["input"], -1))
             columns = dict.fromkeys(name for file in files for name in file.task.columns)
             self.report.facts["text_columns"] = list(columns)
             if not self.report.failures:
                 remove_parts(parts)
+                remove_store(notes_folder(output) / FOLDER_JOURNAL)
 
     def _finish(self, work: FileWork, manifest: Manifest) -> None:
         """A file's units are over: put its parts together, commit, record."""
@@ -216,8 +222,9 @@ class RayRun(Run):
     def _add(self, work: FileWork, outcome: Outcome, said: set[str]) -> None:
         work.add(outcome)
         report = self.report
-        if isinstance(outcome, Done | Finished):
-            report.facts = report.facts or dict(outcome.facts)
+        if report.files is None and isinstance(outcome, Done):
+            report.facts = outcome.facts
+        report.facts = report.facts or dict(outcome.loaded)
         if isinstance(outcome, Done):
             report.stats.add(outcome.stats)
             if report.agreement is None and outcome.agreement is not None:

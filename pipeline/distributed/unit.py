@@ -1,8 +1,8 @@
 """What one worker labels at a time: a range of neighbouring row groups of one file. Knows nothing of Ray."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.agreement import Agreement
@@ -86,6 +86,7 @@ class Done:
         agreement: of the worker's quantized model with float32; None where nothing is quantized.
         was_there: whether an earlier run had made it.
         warnings: what the worker would have said.
+        loaded: facts of the worker, whatever the file.
     """
 
     facts: dict[str, Any]
@@ -95,6 +96,7 @@ class Done:
     agreement: Agreement | None = None
     was_there: bool = False
     warnings: tuple[str, ...] = ()
+    loaded: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,11 @@ class Finished:
 
     Attributes:
         facts: what decided the labels.
+        loaded: facts of the worker, whatever the file.
     """
 
     facts: dict[str, Any]
+    loaded: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,12 @@ class Failed:
     Attributes:
         error: why.
         again: whether another attempt may succeed.
+        loaded: facts of the worker, whatever the file.
     """
 
     error: PipelineError
     again: bool = False
+    loaded: Mapping[str, Any] = field(default_factory=dict)
 
 
 Outcome = Done | Finished | Failed

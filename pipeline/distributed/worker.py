@@ -65,6 +65,7 @@ class UnitWorker:
         self._options = replace(job.options, max_failed=ANY_FAILED)
         self._loaded: tuple[Stage, Model] | None = None
         self._agreement: Agreement | None = None
+        self._warnings: tuple[str, ...] = ()  # of loading
 
     def load(self) -> PipelineError | None:
         """Load the model, and see that it may be used; the error if that fails, which it would everywhere."""
@@ -75,39 +76,47 @@ class UnitWorker:
             )
         options, report = self._options, Report()
         try:
-            self._loaded = load_stage(
-                self._job.task,
-                None,
-                options=options,
-                settings=self._job.settings,
-                report=report,
-                signals=StopSignals(),
-                progress="none",
-            )
+            with Warnings() as warnings:
+                self._loaded = load_stage(
+                    self._job.task,
+                    None,
+                    options=options,
+                    settings=self._job.settings,
+                    report=report,
+                    signals=StopSignals(),
+                    progress="none",
+                )
             check_agreement(self._loaded[0], self._job.inputs, options, report, "none")
         except PipelineError as error:
             return error
+        self._warnings = tuple(warnings.messages)
         self._agreement = report.agreement
         return None
 
     def work(self, unit: Unit) -> Outcome:
         """Label a unit into its part."""
+        assert self._loaded is not None, "not loaded"
         with Warnings() as warnings:
-            try:
-                outcome = self._label(unit)
-            except PipelineError as error:
-                # a device or a network may be well again, and whoever else writes the part may be gone, next time
-                return Failed(error, again=isinstance(error, (StorageError, OutputError)))
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # polars' panics too; its own words may quote a row
-                return Failed(_fault(error), again=True)
-        return replace(outcome, warnings=tuple(warnings.messages)) if isinstance(outcome, Done) else outcome
+            outcome = self._tried(unit)
+        if isinstance(outcome, Done):
+            outcome = replace(outcome, warnings=(*self._warnings, *warnings.messages))
+        return replace(outcome, loaded=run_facts(*self._loaded))
 
     @staticmethod
     def may_try_again(outcome: Any) -> bool:
         """Whether an outcome is a failure that another attempt may not meet."""
         return isinstance(outcome, Failed) and outcome.again
+
+    def _tried(self, unit: Unit) -> Outcome:
+        try:
+            return self._label(unit)
+        except PipelineError as error:
+            # a device or a network may be well again, and whoever else writes the part may be gone, next time
+            return Failed(error, again=isinstance(error, (StorageError, OutputError)))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # polars' panics too; its own words may quote a row
+            return Failed(_fault(error), again=True)
 
     def _label(self, unit: Unit) -> Outcome:
         assert self._loaded is not None, "not loaded"
