@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+# Phases that workers elsewhere go through, too.
+WORKER_PHASES = frozenset({"read", "tokenize", "model", "verify"})
+
 
 @dataclass(slots=True)
 class RunStats:
@@ -75,7 +78,7 @@ class RunStats:
         self.padded_tokens += other.padded_tokens
         self.buckets += other.buckets
         self.splits += other.splits
-        for phase in {"read", "tokenize", "model", "verify"} & other.seconds.keys():
+        for phase in WORKER_PHASES & other.seconds.keys():
             self.seconds[phase] += other.seconds[phase]
 
     def take_back(self, other: "RunStats") -> None:

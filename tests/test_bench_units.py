@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.bench import workers
 from pipeline.bench.units import IdleWorker, main, run_units, units_of_one_file
 from pipeline.distributed.unit import Done
 
@@ -16,7 +17,7 @@ from pipeline.distributed.unit import Done
 class PoolOfThisProcess:
     """One worker, without Ray."""
 
-    def __init__(self, make: tuple[type[IdleWorker], tuple[()]] = (IdleWorker, ()), *of_ray: object) -> None:
+    def __init__(self, make: tuple[type[Any], tuple[Any, ...]] = (IdleWorker, ()), *of_ray: object) -> None:
         self.worker = make[0](*make[1])
 
     def run(self, units: Iterable[Any], check: Callable[[], None]) -> Iterator[tuple[Any, Any]]:
@@ -64,3 +65,35 @@ def test_what_was_measured_is_printed_and_written(
 def test_no_units_and_no_workers_are_refused(flags: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):
         main(flags)
+
+
+def test_workers_and_process_label_the_same_rows_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_model_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pipeline.distributed.cluster.connected", lambda *of_ray: nullcontext())
+    monkeypatch.setattr("pipeline.distributed.pool.Pool", PoolOfThisProcess)
+    flags = [
+        "--rows",
+        "24",
+        "--turns",
+        "2",
+        "--model",
+        str(tiny_model_folder),
+        "--json",
+        str(tmp_path / "figures.json"),
+    ]
+    assert workers.main(flags) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["n_rows"], summary["n_equal"]) == (24, 24)
+    low, high = summary["ratio"][1:]
+    assert 0 < low <= summary["ratio"][0] <= high
+    assert json.loads((tmp_path / "figures.json").read_text()) == summary
+
+
+@pytest.mark.parametrize("flags", [("--rows", "3"), ("--turns", "0"), ("--units", "0")])
+def test_a_turn_has_a_row_for_each_unit(flags: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        workers.main(flags)

@@ -364,9 +364,13 @@ def test_a_file_of_several_row_groups_on_ray_is_the_file_of_one_run(
     assert main([str(path), str(tmp_path / "ray.parquet"), *ray_flags(address, tiny_model_folder, *more)]) == 0
     errors = capsys.readouterr().err
     assert "4 units of about 20 rows" in errors
+    assert "2 workers, each with 1 CPU\n" in errors
+    assert "model, of all workers together" in errors
+    assert "MiB at most, without the workers" in errors
     same(plain, tmp_path / "ray.parquet")
     told = json.loads(metrics.read_text())
-    assert told["rows"] == 60
+    assert (told["rows"], told["workers"]) == (60, 2)
+    assert told["tokens_per_second"] == pytest.approx(told["fed_tokens"] / told["seconds"]["run"], rel=0.01)
     assert sum(told["label_rows"].values()) == 60
     assert told["verify"]["n_texts"] == told["verify"]["n_same"] == 6
     assert sorted(found.name for found in tmp_path.iterdir()) == [

@@ -160,6 +160,7 @@ ORDER = [
     "bench.stage_run",
     "bench.scale",
     "bench.units",
+    "bench.workers",
 ]
 # Who may import what is slow to import, or is one module's business.
 OWNERS = {

@@ -6,7 +6,6 @@ back. Results go to stdout, progress to stderr; the last line of stdout is JSON.
 """
 
 import argparse
-import json
 import os
 import pickle
 import platform
@@ -17,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.bench.command import Parser, check_output, run, tell_json
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.manifest import FileState
 from pipeline.command.options import Options
 from pipeline.distributed.plan import plan_units
 from pipeline.distributed.unit import Done, Outcome, Unit
-from pipeline.errors import OutputError, PipelineError, UsageError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.parquet.location import locate
 from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
@@ -52,19 +52,14 @@ class IdleWorker:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurement and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.bench.units", description=__doc__.split("\n")[0])
+    parser = Parser(prog="python -m pipeline.bench.units", description=__doc__.split("\n")[0])
     parser.add_argument("--units", type=int, default=10_000, metavar="N", help="how many (default %(default)s)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Ray actors (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON there, too")
     options = parser.parse_args(argv)
     if min(options.units, options.workers) < 1:
         parser.error("--units and --workers: at least 1")
-    try:
-        _measure(options)
-    except PipelineError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> None:
@@ -75,6 +70,7 @@ def _measure(options: argparse.Namespace) -> None:
         if error.name != "ray":
             raise
         raise UsageError("Ray is not installed", "pip install -c constraints.txt -e '.[ray]'") from error
+    check_output("--json", options.json)
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
     print(f"machine: {machine}; {options.units:,} units, {options.workers} workers")
     units = units_of_one_file(options.units)
@@ -90,14 +86,7 @@ def _measure(options: argparse.Namespace) -> None:
     print(f"us a unit                    {took['us_per_unit']:12.0f}")
     for share, mib in took["resident_mib"].items():
         print(f"MiB of the driver at {share:>5}   {mib:12.0f}")
-    line = json.dumps(summary)
-    if options.json is not None:
-        try:
-            options.json.write_text(line + "\n", encoding="utf-8")
-        except OSError as error:
-            file = str(options.json)
-            raise OutputError(f"--json {file!r} cannot be written: {error.strerror}", "name another file") from None
-    print(line)
+    tell_json(summary, options.json)
 
 
 def units_of_one_file(n_units: int) -> list[Unit]:

@@ -42,6 +42,7 @@ class Report:
         failures: of files: ``input``, ``exit_code``, ``error``.
         verdict: of ``--verify``.
         agreement: of a quantized model with float32.
+        n_workers: that labelled on Ray, at most; None where this process did.
         n_explained: texts that ``--explain`` has shown.
         exit_code: of the process.
         error: why it is not 0.
@@ -57,6 +58,7 @@ class Report:
     failures: list[dict[str, Any]] = field(default_factory=list)
     verdict: "Verdict | None" = None
     agreement: "Agreement | None" = None
+    n_workers: int | None = None
     n_explained: int = 0
     exit_code: int = 0
     error: str | None = None
@@ -77,6 +79,7 @@ class Report:
             "files": None if self.files is None else {way: self.files[way] for way in ("done", "skipped", "failed")},
             "failures": self.failures,
             **self.facts,
+            "workers": self.n_workers,
             "rows": stats.rows,
             "label_rows": labels,
             "null_label_rows": stats.labels[None],
@@ -112,8 +115,9 @@ class Report:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens fed, by the seconds in which the model had work."""
-        return self.stats.fed_tokens / self.stats.seconds["model"] if self.stats.seconds["model"] else 0.0
+        """Tokens fed, by the seconds in which the model had work; with workers, by those of the run."""
+        seconds = self.stats.seconds["model" if self.n_workers is None else "run"]
+        return self.stats.fed_tokens / seconds if seconds else 0.0
 
 
 def run_facts(stage: "Stage", model: "Model") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from pipeline.command.progress import duration, percent
 from pipeline.command.report import Report, peak_rss_mib
+from pipeline.stats import WORKER_PHASES
 
 MAX_LABELS = 20
 BAR_COLUMNS = 16
@@ -48,7 +49,7 @@ def summary(report: Report, *, bars: bool) -> list[Text]:
         ("tokens", f"{stats.fed_tokens:,}", _speed(report)),
         *_under("int8", _agreement(report)),
         *_under("verified", _verified(report)),
-        ("memory", f"{peak_rss_mib():,.0f}", "MiB at most"),
+        ("memory", f"{peak_rss_mib():,.0f}", "MiB at most" + (", without the workers" if report.n_workers else "")),
         *_under("time", _phases(report)),
     ]
     width = [max(cell_len(line[column]) for line in lines) for column in range(2)]
@@ -128,7 +129,8 @@ def _verified(report: Report) -> Iterator[tuple[str, str]]:
 def _phases(report: Report) -> Iterator[tuple[str, str]]:
     for phase, meaning in PHASE_MEANINGS.items():
         if phase in report.stats.seconds:
-            yield duration(report.stats.seconds[phase]), meaning
+            of_workers = report.n_workers and phase in WORKER_PHASES
+            yield duration(report.stats.seconds[phase]), meaning + (", of all workers together" if of_workers else "")
 
 
 def _shown(label: str | None) -> str:

@@ -196,7 +196,8 @@ class RayRun(Run):
         log.info("%d unit%s of about %s rows", len(units), "" if len(units) == 1 else "s", f"{options.unit_rows:,}")
         with folders_of(units, parts), connected(options.ray or "", signals.take_back):
             size = pool_size(options)
-            log.info("%s, each with %g CPUs and %g GPUs", _workers_in_words(size), size.cpus, size.gpus)
+            report.n_workers = size.most
+            log.info("%s", _in_words(size))
             job = Job(
                 options,
                 self.settings,
@@ -258,6 +259,8 @@ def _told(unit: Unit, outcome: Outcome | Crash) -> Outcome:
     return outcome
 
 
-def _workers_in_words(size: PoolSize) -> str:
+def _in_words(size: PoolSize) -> str:
     number = f"{size.fewest}" if size.fewest == size.most else f"{size.fewest} to {size.most}"
-    return f"{number} worker{'' if size.most == 1 else 's'}"
+    cpus = f"{size.cpus:g} CPU{'' if size.cpus == 1 else 's'}"
+    gpus = f" and {size.gpus:g} GPU{'' if size.gpus == 1 else 's'}" if size.gpus else ""
+    return f"{number} worker{'' if size.most == 1 else 's, each'} with {cpus}{gpus}"
