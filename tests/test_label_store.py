@@ -512,3 +512,16 @@ def test_wrong_commands_are_one_line_and_a_hint(
 
 def test_damage_is_an_error_of_its_own() -> None:
     assert not issubclass(StoreDamaged, CacheError), "a journal's damage must not reach the user as one"
+
+
+def test_a_store_without_a_name_keeps_scores_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLITE_TMPDIR", str(tmp_path))
+    with LabelStore(None, shared=False) as store:
+        scores = scores_in(store)
+        keys = scores.keys(texts_of(3000))
+        scores.insert(keys, numbers_of(3000), np.zeros(3000, bool))
+        assert np.array_equal(scores.lookup(keys)[0], numbers_of(3000))
+        assert not [*tmp_path.iterdir()]
+    assert not [*tmp_path.iterdir()]
