@@ -236,7 +236,7 @@ class Options:
         flag(
             "ray",
             "Cluster",
-            "Label on Ray: local, also if nothing follows, starts one on this machine; else a cluster's address.",
+            "Label on Ray: local, also if no address follows, starts one on this machine; else a cluster's address.",
             metavar="[ADDRESS]",
         ),
     ] = None
