@@ -51,6 +51,7 @@ def test_metrics_hold_every_count_once() -> None:
         "files": None,
         "failures": [],
         **FACTS,
+        "workers": None,
         "rows": 1000,
         "label_rows": {"billing": 600, "技術": 390},
         "null_label_rows": 10,
@@ -198,3 +199,16 @@ def test_a_run_over_many_files_counts_them() -> None:
     report.files = Counter(done=1, skipped=2)
     assert report.describe_files() == "1 file labelled, 2 finished before"
     assert not any("failed, see above" in line for line in lines_of(report))
+
+
+def test_what_workers_took_is_called_theirs() -> None:
+    """Their seconds are added up, so that speed is by those of the run, and this process knows its own memory only."""
+    report = report_of()
+    report.n_workers = 4
+    assert report.metrics()["workers"] == 4
+    assert report.metrics()["tokens_per_second"] == 90_000 / 20
+    lines = lines_of(report)
+    assert any(line.endswith("model, of all workers together") for line in lines)
+    assert any(line.endswith("looking up and tokenizing, beside the model, of all workers together") for line in lines)
+    assert any(line.endswith("MiB at most, without the workers") for line in lines)
+    assert any(line.endswith("  writing") for line in lines)
