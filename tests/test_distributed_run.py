@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from pipeline.command.options import parse
 from pipeline.command.stop_signals import Stopped
 from pipeline.distributed.cluster import connected
 from pipeline.distributed.plan import plan_units
+from pipeline.distributed.pool import PoolSize
 from pipeline.distributed.unit import Done, Failed, Job
 from pipeline.distributed.worker import UnitWorker
 from pipeline.errors import ReadError
@@ -505,3 +507,29 @@ def test_behind_the_flag_goes_an_address_or_nothing(arguments: list[str], addres
 def test_what_is_no_address_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["in.parquet", "out.parquet", *arguments]) == 2
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_more_workers_than_units_are_told(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    do_without_ray(monkeypatch)
+    monkeypatch.setattr("pipeline.distributed.run.pool_size", lambda options: PoolSize(2, 2, 1, 0))
+    path = write(tmp_path / "in.parquet", 8, 4)
+    flags = ["--model", str(tiny_model_folder), *FLAGS, "--ray", "--overwrite"]
+    for unit_rows, is_told in (("8", True), ("4", False)):
+        assert main([str(path), str(tmp_path / "out.parquet"), *flags, "--unit-rows", unit_rows]) == 0
+        assert ("there is work for 1 of them only" in capsys.readouterr().err) == is_told
+
+
+def test_a_run_without_ray_installed_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "pipeline.distributed.run", raising=False)
+    monkeypatch.delitem(sys.modules, "pipeline.distributed.pool", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    path = write(tmp_path / "in.parquet", 4, 4)
+    assert main([str(path), str(tmp_path / "out.parquet"), "--ray"]) == 2
+    errors = capsys.readouterr().err
+    assert "Ray is not installed" in errors
+    assert "pip install" in errors
+    assert not (tmp_path / "out.parquet").exists()

@@ -198,6 +198,8 @@ class RayRun(Run):
             size = pool_size(options)
             report.n_workers = size.most
             log.info("%s", _in_words(size))
+            if len(units) < size.fewest:
+                log.warning("there is work for %d of them only: a smaller --unit-rows makes more units", len(units))
             job = Job(
                 options,
                 self.settings,
