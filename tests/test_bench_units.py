@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -91,6 +92,15 @@ def test_workers_and_process_label_the_same_rows_in_turns(
     low, high = summary["ratio"][1:]
     assert 0 < low <= summary["ratio"][0] <= high
     assert json.loads((tmp_path / "figures.json").read_text()) == summary
+
+
+@pytest.mark.parametrize("command", [main, workers.main])
+def test_without_ray_there_is_nothing_to_measure(
+    command: Callable[[list[str]], int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert command([]) == 2
+    assert capsys.readouterr().err.startswith("error: Ray is not installed\nhint: pip install ")
 
 
 @pytest.mark.parametrize("flags", [("--rows", "3"), ("--turns", "0"), ("--units", "0")])

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.errors import OutputError, PipelineError
+from pipeline.errors import OutputError, PipelineError, UsageError
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +28,16 @@ def run(command: Callable[[], None]) -> int:
         print(f"error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def check_ray() -> None:
+    """See that Ray is there.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if find_spec("ray") is None:
+        raise UsageError("Ray is not installed", "pip install -c constraints.txt -e '.[ray]'")
 
 
 def check_output(flag: str, file: Path | None) -> None:

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.bench.command import Parser, check_output, run, tell_json
+from pipeline.bench.command import Parser, check_output, check_ray, run, tell_json
 from pipeline.command.checked_file import CheckedFile
 from pipeline.command.manifest import FileState
 from pipeline.command.options import Options
 from pipeline.distributed.plan import plan_units
 from pipeline.distributed.unit import Done, Outcome, Unit
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError
 from pipeline.parquet.location import locate
 from pipeline.stats import RunStats
 from pipeline.task_file import builtin_task
@@ -63,14 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    try:
-        from pipeline.distributed.cluster import LOCAL, connected, worker_environment
-        from pipeline.distributed.pool import Pool, PoolSize
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise UsageError("Ray is not installed", "pip install -c constraints.txt -e '.[ray]'") from error
+    check_ray()
     check_output("--json", options.json)
+    from pipeline.distributed.cluster import LOCAL, connected, worker_environment
+    from pipeline.distributed.pool import Pool, PoolSize
+
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs"
     print(f"machine: {machine}; {options.units:,} units, {options.workers} workers")
     units = units_of_one_file(options.units)

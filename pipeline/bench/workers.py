@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.bench.command import Parser, check_output, run, tell_json
+from pipeline.bench.command import Parser, check_output, check_ray, run, tell_json
 from pipeline.bench.turns import deal, spread
 from pipeline.bench.workload import load_workload
 from pipeline.command.checked_file import CheckedFile
@@ -70,15 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    try:
-        from pipeline.distributed.cluster import LOCAL, connected, worker_environment
-        from pipeline.distributed.pool import Pool, PoolSize
-        from pipeline.distributed.worker import UnitWorker
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise UsageError("Ray is not installed", "pip install -c constraints.txt -e '.[ray]'") from error
+    check_ray()
     check_output("--json", options.json)
+    from pipeline.distributed.cluster import LOCAL, connected, worker_environment
+    from pipeline.distributed.pool import Pool, PoolSize
+    from pipeline.distributed.worker import UnitWorker
+
     n_cores = os.cpu_count() or 1
     size = PoolSize(options.workers, options.workers, cpus=max(1, n_cores // options.workers), gpus=0)
     machine = f"{platform.machine()}, {n_cores} CPUs"
